@@ -1,0 +1,1 @@
+//! COCO's run-length encoding of masks and its polygon rasterisation.

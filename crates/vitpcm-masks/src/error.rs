@@ -1,0 +1,99 @@
+//! What can go wrong with masks; every message names the file or the value and what was expected.
+
+use std::path::PathBuf;
+
+/// An error about a label map, a score map, a class list or a mask file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MaskError {
+    /// A file could not be opened, read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A mask file is not a PNG, or is broken.
+    #[error("{}: not a readable PNG mask: {reason}", path.display())]
+    BadPng {
+        /// The file.
+        path: PathBuf,
+        /// What the decoder said.
+        reason: String,
+    },
+    /// A PNG that cannot be read as one class index a pixel.
+    #[error("{}: {found}; expected a mask with one class index a pixel (8-bit indexed or grey PNG)", path.display())]
+    NotALabelMap {
+        /// The file.
+        path: PathBuf,
+        /// What was found in it.
+        found: String,
+    },
+    /// A prediction and its truth differ in size.
+    #[error(
+        "the prediction is {prediction_size:?} pixels, the truth {truth_size:?} (width, height); they must be equal"
+    )]
+    SizeMismatch {
+        /// Width and height of the prediction.
+        prediction_size: (usize, usize),
+        /// Width and height of the truth.
+        truth_size: (usize, usize),
+    },
+    /// A label that is neither a class nor 255.
+    #[error("{map} holds class index {label}, expected 0 to {} or 255 (ignore)", num_classes - 1)]
+    LabelOutOfRange {
+        /// "the prediction" or "the truth".
+        map: &'static str,
+        /// The offending index.
+        label: u8,
+        /// Number of classes, background included.
+        num_classes: usize,
+    },
+    /// Width, height and number of values do not fit together.
+    #[error("{what}: {found} values, expected {expected}")]
+    WrongLength {
+        /// The kind of map.
+        what: &'static str,
+        /// Number of values given.
+        found: usize,
+        /// Number of values expected, as a formula with its numbers.
+        expected: String,
+    },
+    /// A map with no pixel, or more than fit in 32 bits.
+    #[error("{width}×{height} is not a valid size: each side at least 1, at most 4294967295 pixels in all")]
+    BadSize {
+        /// Width asked for.
+        width: usize,
+        /// Height asked for.
+        height: usize,
+    },
+    /// A score that is not a probability.
+    #[error("score {value} of class {class} at cell ({x}, {y}) is not a probability")]
+    NotAProbability {
+        /// The value.
+        value: f32,
+        /// Class index.
+        class: usize,
+        /// Column of the cell.
+        x: usize,
+        /// Row of the cell.
+        y: usize,
+    },
+    /// A class list that cannot be used.
+    #[error("class list: {0}")]
+    BadClasses(String),
+    /// Malformed COCO segmentation.
+    #[error("COCO segmentation: {0}")]
+    BadCocoSegmentation(String),
+}
+
+impl MaskError {
+    /// An I/O error with the file it concerns.
+    pub fn io(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
+        MaskError::Io {
+            path: path.into(),
+            source,
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Folders of masks against folders of masks. One image at a time on every core: memory does not grow with their
+//! number. A bad file is named and the rest is counted.
+
+use crate::{ConfusionMatrix, MaskError, read_label_png};
+use rayon::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// A predicted mask and the true one of the same image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MaskPair {
+    /// The predicted mask.
+    pub prediction: PathBuf,
+    /// The true mask.
+    pub truth: PathBuf,
+}
+
+/// Which masks belong together: those with the same path below the two folders, the extension apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MaskPairs {
+    /// Masks to compare, in order of their names.
+    pub pairs: Vec<MaskPair>,
+    /// Names of predictions for which there is no truth.
+    pub without_truth: Vec<PathBuf>,
+    /// Names of truths, or listed names, for which there is no prediction.
+    pub without_prediction: Vec<PathBuf>,
+}
+
+impl MaskPairs {
+    /// Pairs up the PNG files of two folders, at any depth; with `names` (a split's list) only those.
+    pub fn find(predictions: &Path, truths: &Path, names: Option<&[String]>) -> Result<Self, MaskError> {
+        let predicted = png_files(predictions)?;
+        let true_masks = png_files(truths)?;
+        let names: BTreeSet<PathBuf> = match names {
+            Some(names) => names.iter().map(PathBuf::from).collect(),
+            None => predicted.keys().chain(true_masks.keys()).cloned().collect(),
+        };
+        let mut found = MaskPairs::default();
+        for name in names {
+            match (predicted.get(&name), true_masks.get(&name)) {
+                (Some(prediction), Some(truth)) => {
+                    found.pairs.push(MaskPair {
+                        prediction: prediction.clone(),
+                        truth: truth.clone(),
+                    });
+                }
+                (Some(_), None) => found.without_truth.push(name),
+                (None, _) => found.without_prediction.push(name),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// All PNG files below a folder, by their path within it without the extension.
+fn png_files(folder: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, MaskError> {
+    let mut files = BTreeMap::new();
+    for entry in walkdir::WalkDir::new(folder).follow_links(true) {
+        let entry = entry.map_err(|error| {
+            let path = error.path().unwrap_or(folder).to_path_buf();
+            let text = error.to_string();
+            MaskError::io(
+                path,
+                error
+                    .into_io_error()
+                    .unwrap_or_else(|| std::io::Error::other(text)),
+            )
+        })?;
+        let path = entry.path();
+        let is_png = path
+            .extension()
+            .is_some_and(|extension| extension.eq_ignore_ascii_case("png"));
+        if is_png && entry.file_type().is_file() {
+            let name = path.strip_prefix(folder).unwrap_or(path).with_extension("");
+            files.insert(name, path.to_path_buf());
+        }
+    }
+    Ok(files)
+}
+
+/// A mask that could not be counted, and why.
+#[derive(Debug)]
+pub struct MaskFailure {
+    /// The predicted mask.
+    pub prediction: PathBuf,
+    /// What was wrong with it, or with its truth.
+    pub error: MaskError,
+}
+
+/// What an evaluation of many masks gives.
+#[derive(Debug)]
+pub struct FolderEvaluation {
+    /// Counts of all images that could be compared.
+    pub matrix: ConfusionMatrix,
+    /// Number of those images.
+    pub num_images: usize,
+    /// The others, in order of their names.
+    pub failures: Vec<MaskFailure>,
+}
+
+impl FolderEvaluation {
+    fn empty(num_classes: usize) -> Self {
+        FolderEvaluation {
+            matrix: ConfusionMatrix::new(num_classes),
+            num_images: 0,
+            failures: Vec::new(),
+        }
+    }
+
+    fn merged(mut self, other: Self) -> Self {
+        self.matrix.merge(&other.matrix);
+        self.num_images += other.num_images;
+        self.failures.extend(other.failures);
+        self
+    }
+}
+
+/// Counts all pairs into one confusion matrix, on every core; the result does not depend on their number.
+pub fn evaluate_pairs(pairs: &[MaskPair], num_classes: usize) -> FolderEvaluation {
+    let empty = || FolderEvaluation::empty(num_classes);
+    let count = |mut evaluation: FolderEvaluation, pair: &MaskPair| {
+        match add_pair(&mut evaluation.matrix, pair) {
+            Ok(()) => evaluation.num_images += 1,
+            Err(error) => {
+                evaluation.failures.push(MaskFailure {
+                    prediction: pair.prediction.clone(),
+                    error,
+                });
+            }
+        }
+        evaluation
+    };
+    // rayon keeps the order of indexed items when it reduces, so the failures stay in order too.
+    pairs
+        .par_iter()
+        .fold(empty, count)
+        .reduce(empty, FolderEvaluation::merged)
+}
+
+fn add_pair(matrix: &mut ConfusionMatrix, pair: &MaskPair) -> Result<(), MaskError> {
+    let prediction = read_label_png(&pair.prediction)?;
+    matrix.add(&prediction, &read_label_png(&pair.truth)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LabelMap, write_label_png};
+
+    fn save(folder: &Path, name: &str, width: usize, labels: &[u8]) {
+        let path = folder.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let map = LabelMap::new(width, labels.len() / width, labels.to_vec()).unwrap();
+        write_label_png(&path, &map).unwrap();
+    }
+
+    #[test]
+    fn masks_pair_up_by_name_and_bad_ones_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (predictions, truths) = (folder.path().join("predictions"), folder.path().join("truths"));
+        save(&predictions, "deep/a.png", 2, &[0, 1]);
+        save(&truths, "deep/a.PNG", 2, &[0, 1]);
+        save(&predictions, "b.png", 2, &[1, 1]);
+        save(&truths, "b.png", 1, &[1, 1]); // another size
+        save(&predictions, "c.png", 2, &[1, 1]); // no truth
+        save(&truths, "d.png", 2, &[1, 1]); // no prediction
+        let found = MaskPairs::find(&predictions, &truths, None).unwrap();
+        assert_eq!(found.without_truth, [PathBuf::from("c")]);
+        assert_eq!(found.without_prediction, [PathBuf::from("d")]);
+        let evaluation = evaluate_pairs(&found.pairs, 2);
+        assert_eq!((evaluation.num_images, evaluation.matrix.count(1, 1)), (1, 1));
+        assert_eq!(evaluation.failures.len(), 1);
+        assert!(evaluation.failures[0].prediction.ends_with("b.png"));
+        assert!(matches!(
+            evaluation.failures[0].error,
+            MaskError::SizeMismatch { .. }
+        ));
+    }
+
+    #[test]
+    fn a_list_of_names_restricts_and_insists() {
+        let folder = tempfile::tempdir().unwrap();
+        save(folder.path(), "a.png", 1, &[0]);
+        save(folder.path(), "b.png", 1, &[0]);
+        let names = ["b".to_string(), "missing".to_string()];
+        let found = MaskPairs::find(folder.path(), folder.path(), Some(&names)).unwrap();
+        assert_eq!(found.pairs.len(), 1);
+        assert_eq!(found.without_prediction, [PathBuf::from("missing")]);
+    }
+
+    #[test]
+    fn a_missing_folder_is_an_error_with_its_name() {
+        let error = MaskPairs::find(Path::new("/nowhere/at/all"), Path::new("/"), None).unwrap_err();
+        assert!(error.to_string().starts_with("/nowhere/at/all:"), "{error}");
+    }
+}

@@ -1,0 +1,38 @@
+//! Label maps and score maps, and everything that needs nothing but them: resampling, indexed PNG files in the
+//! VOC palette, and evaluation from one confusion matrix.
+//!
+//! Arrays in, arrays and files out. This crate knows no tensor, no data set and no network.
+//!
+//! ```
+//! use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap};
+//!
+//! let truth = LabelMap::new(2, 2, vec![0, 0, 1, 255])?;
+//! let prediction = LabelMap::new(2, 2, vec![0, 1, 1, 1])?;
+//! let mut matrix = ConfusionMatrix::new(2);
+//! matrix.add(&prediction, &truth)?;
+//! let scores = matrix.scores(&Classes::from_names(["dog"])?);
+//! assert_eq!(scores.mean_iou, Some(50.0)); // background 1/2, dog 1/2; the pixel of truth 255 does not count
+//! # Ok::<(), vitpcm_masks::MaskError>(())
+//! ```
+
+pub mod atomic_file;
+mod classes;
+pub mod coco_rle;
+mod confusion_picture;
+mod error;
+mod evaluation;
+mod folder_evaluation;
+mod label_map;
+mod label_png;
+pub mod palette;
+pub mod resampling;
+mod score_map;
+
+pub use classes::{BACKGROUND, Classes};
+pub use confusion_picture::confusion_svg;
+pub use error::MaskError;
+pub use evaluation::{ClassScores, ConfusionMatrix, Scores};
+pub use folder_evaluation::{FolderEvaluation, MaskFailure, MaskPair, MaskPairs, evaluate_pairs};
+pub use label_map::{IGNORE, LabelMap};
+pub use label_png::{MAX_MASK_PIXELS, read_label_png, read_label_png_size, write_label_png};
+pub use score_map::ScoreMap;

@@ -1,0 +1,227 @@
+//! The one resampling rule of the project, in the two conventions people use. Bilinear for scores, nearest for
+//! labels. Resampling is separable, so that all there is to know is how one axis of `from` samples becomes one of
+//! `to` samples.
+
+use serde::{Deserialize, Serialize};
+
+/// Where samples sit.
+///
+/// *Half-pixel*: a sample is the centre of a pixel; the outer edges of both grids coincide. *Align-corners*: the
+/// first and last samples of both grids coincide, which moves patch centres by up to half a patch (`official`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Alignment {
+    /// Pixel centres at i + ½; antialiased (a wider triangle) when shrinking.
+    #[default]
+    HalfPixel,
+    /// End points coincide; never antialiased.
+    AlignCorners,
+}
+
+/// For every output sample of one axis: the first input sample it reads and the weights from there on.
+///
+/// All outputs have the same number of weights (`taps`); the weights of one output sum to 1.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Axis {
+    starts: Vec<usize>,
+    weights: Vec<f32>,
+    taps: usize,
+}
+
+impl Axis {
+    /// Bilinear weights from `from` samples to `to` samples, both at least 1.
+    pub fn bilinear(from: usize, to: usize, alignment: Alignment) -> Axis {
+        assert!(from > 0 && to > 0, "an axis has at least one sample");
+        match alignment {
+            Alignment::HalfPixel => Self::half_pixel(from, to),
+            Alignment::AlignCorners => Self::align_corners(from, to),
+        }
+    }
+
+    /// A triangle around the output's centre; as wide as the input's pixels when growing, as the output's when
+    /// shrinking.
+    fn half_pixel(from: usize, to: usize) -> Axis {
+        let scale = from as f64 / to as f64;
+        let support = scale.max(1.0);
+        let rows = (0..to).map(|i| {
+            let centre = (i as f64 + 0.5) * scale;
+            let first = ((centre - support + 0.5).floor().max(0.0)) as usize;
+            let last = (((centre + support + 0.5).floor()) as usize).clamp(first + 1, from);
+            let weights = (first..last)
+                .map(|j| (1.0 - ((j as f64 + 0.5 - centre) / support).abs()).max(0.0))
+                .collect();
+            (first, weights)
+        });
+        Self::from_rows(from, rows)
+    }
+
+    fn align_corners(from: usize, to: usize) -> Axis {
+        let scale = if to > 1 {
+            (from - 1) as f64 / (to - 1) as f64
+        } else {
+            0.0
+        };
+        let rows = (0..to).map(|i| {
+            let position = i as f64 * scale;
+            let first = (position.floor() as usize).min(from - 1);
+            let fraction = position - first as f64;
+            let weights = if first + 1 < from {
+                vec![1.0 - fraction, fraction]
+            } else {
+                vec![1.0]
+            };
+            (first, weights)
+        });
+        Self::from_rows(from, rows)
+    }
+
+    /// Gives all rows the same number of weights (zeros added inside the axis) and normalises them to sum 1.
+    fn from_rows(from: usize, rows: impl Iterator<Item = (usize, Vec<f64>)>) -> Axis {
+        let rows: Vec<(usize, Vec<f64>)> = rows.collect();
+        let taps = rows.iter().map(|(_, weights)| weights.len()).max().unwrap_or(1);
+        let mut axis = Axis {
+            starts: Vec::new(),
+            weights: Vec::new(),
+            taps,
+        };
+        for (first, weights) in rows {
+            let start = first.min(from - taps);
+            let sum: f64 = weights.iter().sum();
+            let mut padded = vec![0.0f32; taps];
+            for (i, weight) in weights.into_iter().enumerate() {
+                padded[first - start + i] = (weight / sum) as f32;
+            }
+            axis.starts.push(start);
+            axis.weights.extend(padded);
+        }
+        axis
+    }
+
+    /// Number of output samples.
+    pub fn num_outputs(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// First input sample and weights of an output sample.
+    pub fn taps(&self, output: usize) -> (usize, &[f32]) {
+        (
+            self.starts[output],
+            &self.weights[output * self.taps..][..self.taps],
+        )
+    }
+
+    /// Resamples one row of values.
+    pub fn apply(&self, values: &[f32], outputs: &mut [f32]) {
+        if self.taps == 2 {
+            // The common case, enlarging, without the inner loop.
+            for ((output, &start), weights) in outputs
+                .iter_mut()
+                .zip(&self.starts)
+                .zip(self.weights.chunks_exact(2))
+            {
+                let pair = &values[start..start + 2];
+                *output = pair[0] * weights[0] + pair[1] * weights[1];
+            }
+            return;
+        }
+        for (i, output) in outputs.iter_mut().enumerate() {
+            let (start, weights) = self.taps(i);
+            *output = values[start..start + self.taps]
+                .iter()
+                .zip(weights)
+                .map(|(v, w)| v * w)
+                .sum();
+        }
+    }
+
+    /// Output sample `output` of an axis whose samples are whole rows of `row_length` values each.
+    pub fn combine_rows(&self, output: usize, rows: &[f32], row_length: usize, combined: &mut [f32]) {
+        let (start, weights) = self.taps(output);
+        combined.fill(0.0);
+        for (row, &weight) in rows[start * row_length..].chunks_exact(row_length).zip(weights) {
+            if weight != 0.0 {
+                for (sum, value) in combined.iter_mut().zip(row) {
+                    *sum += weight * value;
+                }
+            }
+        }
+    }
+}
+
+/// For every output sample of one axis, the nearest input sample.
+pub fn nearest_indices(from: usize, to: usize, alignment: Alignment) -> Vec<usize> {
+    assert!(from > 0 && to > 0, "an axis has at least one sample");
+    let index = |i: usize| match alignment {
+        // floor((i + ½) · from / to), in whole numbers so that no rounding decides.
+        Alignment::HalfPixel => (2 * i + 1) * from / (2 * to),
+        // round(i · (from − 1) / (to − 1)), halves up.
+        Alignment::AlignCorners if to > 1 => (2 * i * (from - 1) + (to - 1)) / (2 * (to - 1)),
+        Alignment::AlignCorners => 0,
+    };
+    (0..to).map(index).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(from: usize, to: usize, alignment: Alignment, values: &[f32], expected: &[f32]) {
+        assert_eq!((values.len(), expected.len()), (from, to));
+        let mut outputs = vec![f32::NAN; to];
+        Axis::bilinear(from, to, alignment).apply(values, &mut outputs);
+        for (output, expected) in outputs.iter().zip(expected) {
+            assert!(
+                (output - expected).abs() < 1e-6,
+                "{outputs:?} instead of {expected:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn enlarging_twice_by_hand() {
+        use Alignment::{AlignCorners, HalfPixel};
+        check(2, 4, HalfPixel, &[0.0, 4.0], &[0.0, 1.0, 3.0, 4.0]);
+        check(2, 4, AlignCorners, &[0.0, 3.0], &[0.0, 1.0, 2.0, 3.0]);
+    }
+
+    #[test]
+    fn shrinking_is_antialiased_only_in_half_pixel() {
+        use Alignment::{AlignCorners, HalfPixel};
+        // Triangle of half-width 2 around 1 and 3: weights (3, 3, 1)/7 and (1, 3, 3)/7.
+        check(4, 2, HalfPixel, &[7.0, 0.0, 0.0, 7.0], &[3.0, 3.0]);
+        check(4, 2, AlignCorners, &[7.0, 0.0, 0.0, 5.0], &[7.0, 5.0]);
+    }
+
+    #[test]
+    fn the_same_size_changes_nothing_and_single_samples_spread() {
+        for alignment in [Alignment::HalfPixel, Alignment::AlignCorners] {
+            check(3, 3, alignment, &[1.0, 5.0, 2.0], &[1.0, 5.0, 2.0]);
+            check(1, 3, alignment, &[4.0], &[4.0, 4.0, 4.0]);
+        }
+        check(3, 1, Alignment::HalfPixel, &[3.0, 3.0, 3.0], &[3.0]);
+        check(3, 1, Alignment::AlignCorners, &[3.0, 9.0, 9.0], &[3.0]);
+    }
+
+    #[test]
+    fn weights_sum_to_one_for_all_small_sizes() {
+        for alignment in [Alignment::HalfPixel, Alignment::AlignCorners] {
+            for (from, to) in (1..20).flat_map(|from| (1..20).map(move |to| (from, to))) {
+                let axis = Axis::bilinear(from, to, alignment);
+                for i in 0..to {
+                    let (start, weights) = axis.taps(i);
+                    assert!(start + weights.len() <= from);
+                    assert!((weights.iter().sum::<f32>() - 1.0).abs() < 1e-6);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nearest_takes_the_pixel_whose_area_holds_the_centre() {
+        assert_eq!(nearest_indices(2, 4, Alignment::HalfPixel), [0, 0, 1, 1]);
+        assert_eq!(nearest_indices(4, 2, Alignment::HalfPixel), [1, 3]);
+        assert_eq!(nearest_indices(3, 5, Alignment::AlignCorners), [0, 1, 1, 2, 2]);
+        assert_eq!(nearest_indices(5, 1, Alignment::AlignCorners), [0]);
+    }
+}
