@@ -27,6 +27,7 @@ mod label_png;
 pub mod palette;
 pub mod resampling;
 mod score_map;
+mod symmetry;
 
 pub use classes::{BACKGROUND, Classes};
 pub use confusion_picture::confusion_svg;
@@ -36,3 +37,4 @@ pub use folder_evaluation::{FolderEvaluation, MaskFailure, MaskPair, MaskPairs, 
 pub use label_map::{IGNORE, LabelMap};
 pub use label_png::{MAX_MASK_PIXELS, read_label_png, read_label_png_size, write_label_png};
 pub use score_map::ScoreMap;
+pub use symmetry::Symmetry;

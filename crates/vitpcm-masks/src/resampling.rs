@@ -2,6 +2,7 @@
 //! labels. Resampling is separable, so that all there is to know is how one axis of `from` samples becomes one of
 //! `to` samples.
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 /// Where samples sit.
@@ -148,6 +149,32 @@ impl Axis {
     }
 }
 
+/// One plane of `from` = (width, height) values, row by row, bilinearly resampled to `to`.
+pub fn resize_plane(plane: &[f32], from: (usize, usize), to: (usize, usize), alignment: Alignment) -> Vec<f32> {
+    assert_eq!(plane.len(), from.0 * from.1, "width × height values");
+    let rows = Axis::bilinear(from.1, to.1, alignment);
+    let columns = Axis::bilinear(from.0, to.0, alignment);
+    let mut combined = vec![0.0; from.0];
+    let mut resized = vec![0.0; to.0 * to.1];
+    for (y, output) in resized.chunks_exact_mut(to.0).enumerate() {
+        rows.combine_rows(y, plane, from.0, &mut combined);
+        columns.apply(&combined, output);
+    }
+    resized
+}
+
+/// An 8-bit RGB picture (interleaved, row by row) resampled to three planes (red, green, blue) of 0..=255.
+pub fn resize_rgb8(rgb: &[u8], from: (usize, usize), to: (usize, usize), alignment: Alignment) -> Vec<f32> {
+    let planes: Vec<Vec<f32>> = (0..3)
+        .into_par_iter()
+        .map(|channel| {
+            let plane: Vec<f32> = rgb.iter().skip(channel).step_by(3).map(|&value| f32::from(value)).collect();
+            resize_plane(&plane, from, to, alignment)
+        })
+        .collect();
+    planes.concat()
+}
+
 /// For every output sample of one axis, the nearest input sample.
 pub fn nearest_indices(from: usize, to: usize, alignment: Alignment) -> Vec<usize> {
     assert!(from > 0 && to > 0, "an axis has at least one sample");
@@ -215,6 +242,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_picture_becomes_three_planes() {
+        // Two pixels, (0, 10, 20) and (4, 10, 60), made four wide: by hand as above.
+        let planes = resize_rgb8(&[0, 10, 20, 4, 10, 60], (2, 1), (4, 1), Alignment::HalfPixel);
+        assert_eq!(planes, [0.0, 1.0, 3.0, 4.0, 10.0, 10.0, 10.0, 10.0, 20.0, 30.0, 50.0, 60.0]);
     }
 
     #[test]
