@@ -1,0 +1,437 @@
+//! A data set: images with tags, classes, splits, truth masks, and the problems met while reading it. How each
+//! layout is read is left to the file named after it.
+
+use crate::file_index::{FileIndex, file_name, without_extension};
+use crate::layout::Found;
+use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
+use crate::split::{self, Split, SplitBy};
+use crate::{DataError, Layout, MaskSource, Problem, ProblemKind, Tags};
+use crate::{class_folders, coco, cvat, label_studio, tag_rows, tags_csv, tags_json, voc};
+use rayon::prelude::*;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use vitpcm_masks::{BACKGROUND, Classes};
+
+/// An image and its tags. It holds no mask, by design: training takes nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaggedImage {
+    /// Path below the image folder, `/` between folders, extension kept; bytes that are not UTF-8 replaced.
+    pub name: String,
+    /// Where the file is.
+    pub path: PathBuf,
+    /// The classes in the image.
+    pub tags: Tags,
+}
+
+impl TaggedImage {
+    /// The path, below a folder of masks, at which this image's mask is kept: its name with `.png` for extension.
+    pub fn mask_name(&self) -> PathBuf {
+        PathBuf::from(format!("{}.png", without_extension(&self.name)))
+    }
+}
+
+/// Whether objects marked difficult count as tags (VOC annotations).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Difficult {
+    /// They count: the class is in the image, and its pixels are in the mask.
+    #[default]
+    Include,
+    /// They do not, as in VOC's own classification task.
+    Exclude,
+}
+
+/// Where tags come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TagSource {
+    /// From annotations, tag files or folders.
+    #[default]
+    Annotations,
+    /// From the truth masks, for parity with published benchmarks. An image without a mask keeps its annotated
+    /// tags, and is reported.
+    Masks,
+}
+
+/// What the same file name in several class folders means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SameName {
+    /// One image with several tags. Files that differ are reported.
+    #[default]
+    OneImage,
+    /// As many images.
+    SeveralImages,
+}
+
+/// How a data set is read.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Whether objects marked difficult count.
+    pub difficult: Difficult,
+    /// Where tags come from.
+    pub tag_source: TagSource,
+    /// Where splits come from.
+    pub split_by: SplitBy,
+    /// What the same file name in several class folders means.
+    pub same_name: SameName,
+    /// A class list that replaces the data set's own: one name a line.
+    pub classes: Option<PathBuf>,
+}
+
+/// A data set as it was understood.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    root: PathBuf,
+    layout: Layout,
+    classes: Classes,
+    images: Vec<TaggedImage>,
+    truths: Vec<Option<MaskSource>>,
+    splits: Vec<Split>,
+    problems: Vec<Problem>,
+}
+
+impl Dataset {
+    /// Reads a data set: a folder whose layout is recognised by looking, or a tag file, COCO file or export in such
+    /// a folder.
+    ///
+    /// Whatever is wrong with single files is collected in [`Dataset::problems`]. An error means that nothing was
+    /// recognised, that the path cannot be read, or that the options do not fit.
+    pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, DataError> {
+        let found = Found::at(path)?;
+        // A devkit holds masks of several kinds beside its images, which are no images of the data set.
+        let index = match found.layout {
+            Layout::VocDevkit => FileIndex::walk(&found.root.join(voc::IMAGE_FOLDER)),
+            _ => FileIndex::walk(&found.root),
+        };
+        let listing = read_listing(&found, &index, options);
+        Self::assemble(found, index, listing, options)
+    }
+
+    /// The folder that names in the data set are relative to.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// What the folder was recognised as.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The classes, background first.
+    pub fn classes(&self) -> &Classes {
+        &self.classes
+    }
+
+    /// The images with their tags, sorted by name.
+    pub fn images(&self) -> &[TaggedImage] {
+        &self.images
+    }
+
+    /// The truth mask of an image, if it has one.
+    pub fn truth(&self, index: usize) -> Option<&MaskSource> {
+        self.truths.get(index)?.as_ref()
+    }
+
+    /// The splits; an image may be in several or in none.
+    pub fn splits(&self) -> &[Split] {
+        &self.splits
+    }
+
+    /// A split by its name.
+    pub fn split(&self, name: &str) -> Option<&Split> {
+        self.splits.iter().find(|split| split.name == name)
+    }
+
+    /// The images to train on: `trainaug`, else `train`, else the first split whose name starts so, else every
+    /// image that is in no split.
+    pub fn training(&self) -> Split {
+        let starts_so = || self.splits.iter().find(|split| split.name.starts_with("train"));
+        let found = self
+            .split("trainaug")
+            .or_else(|| self.split("train"))
+            .or_else(starts_so);
+        found.cloned().unwrap_or_else(|| {
+            let in_a_split: HashSet<usize> = self
+                .splits
+                .iter()
+                .flat_map(|s| s.indices.iter().copied())
+                .collect();
+            let rest = (0..self.images.len()).filter(|index| !in_a_split.contains(index));
+            Split {
+                name: "train".to_string(),
+                indices: rest.collect(),
+            }
+        })
+    }
+
+    /// The images to validate on: `val`, else the first split whose name starts so.
+    pub fn validation(&self) -> Option<&Split> {
+        self.split("val")
+            .or_else(|| self.splits.iter().find(|split| split.name.starts_with("val")))
+    }
+
+    /// What was found wrong while reading lists and annotations, sorted. Images and masks themselves are looked at
+    /// by [`inspect`](crate::inspect).
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    fn assemble(
+        found: Found,
+        index: FileIndex,
+        listing: Listing,
+        options: &OpenOptions,
+    ) -> Result<Self, DataError> {
+        let Listing {
+            mut entries,
+            class_names,
+            mask_coverage,
+            mut problems,
+        } = listing;
+        entries.sort_by(|a, b| (&a.name, &a.path).cmp(&(&b.name, &b.path)));
+        let classes = choose_classes(&found.root, class_names, &entries, options)?;
+        let splits = choose_splits(&found.root, &entries, options, &mut problems)?;
+        problems.extend(found.problems);
+        report_masks(&index, &entries, &splits, mask_coverage, &mut problems);
+        problems.extend(index.problems);
+        report_shared_names(&entries, &mut problems);
+
+        let mut images = Vec::with_capacity(entries.len());
+        let mut truths = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let tags = tags_of_names(&entry, &classes, &mut problems);
+            images.push(TaggedImage {
+                name: entry.name,
+                path: entry.path,
+                tags,
+            });
+            truths.push(entry.truth);
+        }
+        let mut dataset = Dataset {
+            root: found.root,
+            layout: found.layout,
+            classes,
+            images,
+            truths,
+            splits,
+            problems,
+        };
+        if options.tag_source == TagSource::Masks {
+            dataset.take_tags_from_masks();
+        }
+        dataset.problems.extend(dataset.untagged());
+        dataset.problems.sort();
+        dataset.problems.dedup();
+        Ok(dataset)
+    }
+
+    fn take_tags_from_masks(&mut self) {
+        let Dataset {
+            images,
+            truths,
+            classes,
+            problems,
+            ..
+        } = self;
+        let found: Vec<Option<Problem>> = images
+            .par_iter_mut()
+            .zip(truths.par_iter())
+            .map(|(image, truth)| {
+                let Some(truth) = truth else {
+                    let detail = "no mask to take tags from; its annotated tags are kept";
+                    return Some(Problem::new(ProblemKind::MaskMissing, &image.path, detail));
+                };
+                match truth.read(classes) {
+                    Ok(map) => {
+                        let histogram = map.histogram();
+                        image.tags = (1..u8::MAX)
+                            .filter(|&label| histogram[usize::from(label)] > 0)
+                            .collect();
+                        None
+                    }
+                    Err(error) => {
+                        let detail = format!("{error}; the annotated tags of {} are kept", image.name);
+                        Some(Problem::new(ProblemKind::UnreadableMask, truth.path(), detail))
+                    }
+                }
+            })
+            .collect();
+        problems.extend(found.into_iter().flatten());
+    }
+
+    fn untagged(&self) -> Vec<Problem> {
+        let without = self.images.iter().filter(|image| image.tags.is_empty());
+        let detail = "no tag of the class list: taken as a negative";
+        without
+            .map(|image| Problem::new(ProblemKind::ImageWithoutTag, &image.path, detail))
+            .collect()
+    }
+}
+
+fn read_listing(found: &Found, index: &FileIndex, options: &OpenOptions) -> Listing {
+    let from_rows = |source: &Path, file| tag_rows::list(index, source, file);
+    match (found.layout, found.file.as_deref()) {
+        (Layout::VocDevkit, _) => voc::read(&found.root, index, options.difficult),
+        (Layout::Coco, _) => coco::read(index, &found.instance_files),
+        (Layout::TagsCsv, Some(file)) => from_rows(file, tags_csv::read(file, index)),
+        (Layout::TagsJson, Some(file)) => from_rows(file, tags_json::read_json(file)),
+        (Layout::TagsJsonl, Some(file)) => from_rows(file, tags_json::read_jsonl(file)),
+        (Layout::LabelStudio, Some(file)) => from_rows(file, label_studio::read(file)),
+        (Layout::Cvat, Some(file)) => from_rows(file, cvat::read(file)),
+        (Layout::ClassFolders, _) | (_, None) => class_folders::read(index, options.same_name),
+    }
+}
+
+fn choose_classes(
+    root: &Path,
+    class_names: ClassNames,
+    entries: &[Entry],
+    options: &OpenOptions,
+) -> Result<Classes, DataError> {
+    if let Some(file) = &options.classes {
+        return Ok(Classes::from_file(file)?);
+    }
+    let own_list = root.join("classes.txt");
+    if own_list.is_file() {
+        return Ok(Classes::from_file(&own_list)?);
+    }
+    let met = || -> BTreeSet<&str> {
+        let names = entries
+            .iter()
+            .flat_map(|entry| entry.tags.iter().map(|tag| tag.trim()));
+        names
+            .filter(|name| !name.is_empty() && *name != BACKGROUND)
+            .collect()
+    };
+    Ok(match class_names {
+        ClassNames::Given(names) => {
+            let mut seen = HashSet::new();
+            let named = names
+                .into_iter()
+                .filter(|name| name != BACKGROUND && seen.insert(name.clone()));
+            Classes::from_names(named)?
+        }
+        ClassNames::VocIfMet => {
+            let (voc, met) = (Classes::voc(), met());
+            if met.is_empty() || met.iter().any(|name| voc.index_of(name).is_some()) {
+                voc
+            } else {
+                Classes::from_names(met)?
+            }
+        }
+        ClassNames::Met => Classes::from_names(met())?,
+    })
+}
+
+fn tags_of_names(entry: &Entry, classes: &Classes, problems: &mut Vec<Problem>) -> Tags {
+    let mut unknown = BTreeSet::new();
+    let mut indices = Vec::with_capacity(entry.tags.len());
+    for name in entry
+        .tags
+        .iter()
+        .map(|tag| tag.trim())
+        .filter(|name| !name.is_empty())
+    {
+        match classes.index_of(name).and_then(|index| u8::try_from(index).ok()) {
+            Some(index) => indices.push(index),
+            None => _ = unknown.insert(name),
+        }
+    }
+    for name in unknown {
+        let detail = format!("`{name}` of {} is not in the class list", entry.name);
+        problems.push(Problem::new(ProblemKind::UnknownClass, &entry.source, detail));
+    }
+    indices.into_iter().collect()
+}
+
+fn choose_splits(
+    root: &Path,
+    entries: &[Entry],
+    options: &OpenOptions,
+    problems: &mut Vec<Problem>,
+) -> Result<Vec<Split>, DataError> {
+    let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+    match &options.split_by {
+        SplitBy::Share { validation, seed } => split::by_share(&names, *validation, *seed),
+        SplitBy::Lists(folder) => Ok(split::by_lists(&names, split::list_files(folder)?, problems)),
+        SplitBy::Folder => Ok(split::by_folder(&names)),
+        SplitBy::Found => {
+            if entries.iter().any(|entry| !entry.splits.is_empty()) {
+                let members = entries.iter().enumerate();
+                let pairs =
+                    members.flat_map(|(i, entry)| entry.splits.iter().map(move |name| (name.clone(), i)));
+                return Ok(split::gather(pairs));
+            }
+            for folder in [root.to_path_buf(), root.join("splits")] {
+                let lists = split::usual_list_files(&folder);
+                if !lists.is_empty() {
+                    return Ok(split::by_lists(&names, lists, problems));
+                }
+            }
+            let in_split_folder =
+                |name: &&str| name.contains('/') && split::canonical(split::first_folder(name)).is_some();
+            let is_by_folder = !names.is_empty() && names.iter().all(in_split_folder);
+            Ok(if is_by_folder {
+                split::by_folder(&names)
+            } else {
+                Vec::new()
+            })
+        }
+    }
+}
+
+/// Reports images without a mask in a split where others have one, and masks in `masks` that belong to no image.
+fn report_masks(
+    index: &FileIndex,
+    entries: &[Entry],
+    splits: &[Split],
+    coverage: MaskCoverage,
+    problems: &mut Vec<Problem>,
+) {
+    let everything = [Split {
+        name: String::new(),
+        indices: (0..entries.len()).collect(),
+    }];
+    let groups = if splits.is_empty() { &everything } else { splits };
+    let has_mask = |&i: &usize| entries[i].truth.is_some();
+    let whole = groups
+        .iter()
+        .filter(|group| coverage == MaskCoverage::Whole && group.indices.iter().any(has_mask));
+    for group in whole {
+        for &i in group.indices.iter().filter(|&i| !has_mask(i)) {
+            let others = if splits.is_empty() {
+                "others".to_string()
+            } else {
+                format!("others of {}", group.name)
+            };
+            let detail = format!("no mask, though {others} have one");
+            problems.push(Problem::new(ProblemKind::MaskMissing, &entries[i].path, detail));
+        }
+    }
+    let used: HashSet<&Path> = entries
+        .iter()
+        .filter_map(|e| e.truth.as_ref())
+        .map(MaskSource::path)
+        .collect();
+    for mask in index
+        .masks
+        .iter()
+        .filter(|mask| !used.contains(mask.path.as_path()))
+    {
+        let detail = "no image of the data set has this name";
+        problems.push(Problem::new(ProblemKind::MaskWithoutImage, &mask.path, detail));
+    }
+}
+
+/// Two images that differ in extension only would write their masks over each other.
+fn report_shared_names(entries: &[Entry], problems: &mut Vec<Problem>) {
+    let mut first_of: HashMap<&str, &Entry> = HashMap::with_capacity(entries.len());
+    for entry in entries {
+        let first = *first_of.entry(without_extension(&entry.name)).or_insert(entry);
+        if first.path != entry.path {
+            let detail = format!(
+                "its mask would have the same name as that of {}",
+                file_name(&first.name)
+            );
+            problems.push(Problem::new(ProblemKind::AmbiguousName, &entry.path, detail));
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What stops the work on a data set or on one of its files; every message names the file and what was expected.
+
+use crate::layout::EXPECTED_LAYOUTS;
+use std::path::PathBuf;
+use vitpcm_masks::MaskError;
+
+/// An error about a data set as a whole, or about one image or mask that was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// The data set's folder, or a file that was asked for by name, cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The folder or file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The folder holds none of the known layouts.
+    #[error("{}: no data set recognised here; expected one of\n{EXPECTED_LAYOUTS}", path.display())]
+    NothingRecognised {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// An image that cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Image {
+        /// The file.
+        path: PathBuf,
+        /// Why, in words.
+        reason: String,
+    },
+    /// A mask or class list that cannot be used; the message names it.
+    #[error(transparent)]
+    Mask(#[from] MaskError),
+    /// A truth mask with a label that is no class.
+    #[error("{}: class index {label} at column {x}, row {y}; expected 0 to {} or 255", path.display(), num_classes - 1)]
+    MaskIndex {
+        /// The file.
+        path: PathBuf,
+        /// The offending index.
+        label: u8,
+        /// Column of the first such pixel.
+        x: usize,
+        /// Row of the first such pixel.
+        y: usize,
+        /// Number of classes, background included.
+        num_classes: usize,
+    },
+    /// COCO annotations of one image that do not give a mask.
+    #[error("{}: {source}", path.display())]
+    Annotation {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong.
+        source: MaskError,
+    },
+    /// A share that is not between 0 and 1.
+    #[error("validation share {0}: expected a number from 0 to 1")]
+    BadShare(f64),
+}
+
+impl DataError {
+    pub(crate) fn io(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
+        DataError::Io {
+            path: path.into(),
+            source,
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! One walk over a data set's folder: which images and masks lie where, and which file a name in an annotation
+//! means. Nothing outside the folder is ever looked up; links inside it are followed, loops reported.
+
+use crate::image_file::{head_of, is_image_head};
+use crate::{Problem, ProblemKind};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use walkdir::{DirEntry, WalkDir};
+
+/// Names of files that are images, or were meant to be: those that we do not read are reported, not passed over.
+const IMAGE_EXTENSIONS: [&str; 14] = [
+    "jpg", "jpeg", "jpe", "jfif", "png", "webp", "tif", "tiff", "bmp", "dib", "gif", "heic", "avif", "jp2",
+];
+
+/// The folder that images may lie in; it is no part of their names.
+pub(crate) const IMAGES: &str = "images";
+
+/// The folder whose files are masks.
+const MASKS: &str = "masks";
+
+/// A file below the root.
+pub(crate) struct IndexedFile {
+    /// Where it is, the root included.
+    pub(crate) path: PathBuf,
+    /// Where it is below the root: `/` between folders, bytes that are not UTF-8 replaced.
+    pub(crate) relative: String,
+}
+
+/// All images and masks below a root.
+pub(crate) struct FileIndex {
+    pub(crate) root: PathBuf,
+    absolute_root: Option<String>,
+    /// Sorted by path.
+    pub(crate) images: Vec<IndexedFile>,
+    /// What lies in folders named `masks`, sorted by path.
+    pub(crate) masks: Vec<IndexedFile>,
+    pub(crate) problems: Vec<Problem>,
+    by_file_name: HashMap<String, Vec<usize>>,
+    by_stem: HashMap<String, Vec<usize>>,
+    mask_by_key: HashMap<String, usize>,
+}
+
+/// Why a name gives no image.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unresolved {
+    Missing,
+    Folder,
+    Outside,
+    Ambiguous(Vec<String>),
+}
+
+impl FileIndex {
+    /// Walks a folder. What cannot be listed becomes a problem.
+    pub(crate) fn walk(root: &Path) -> Self {
+        let mut index = FileIndex {
+            root: root.to_path_buf(),
+            absolute_root: absolute_root(root),
+            images: Vec::new(),
+            masks: Vec::new(),
+            problems: Vec::new(),
+            by_file_name: HashMap::new(),
+            by_stem: HashMap::new(),
+            mask_by_key: HashMap::new(),
+        };
+        // The depth is a belt beside walkdir's own loop detection: no data set nests folders this deep.
+        let walk = WalkDir::new(root)
+            .follow_links(true)
+            .max_depth(64)
+            .sort_by_file_name();
+        for item in walk
+            .into_iter()
+            .filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry.file_name()))
+        {
+            match item {
+                Ok(entry) => index.add(&entry),
+                Err(error) => index.problems.push(problem_of_walk(root, &error)),
+            }
+        }
+        index.build_maps();
+        index
+    }
+
+    fn add(&mut self, entry: &DirEntry) {
+        if !entry.file_type().is_file() || !is_image(entry.path()) {
+            return;
+        }
+        let path = entry.path().to_path_buf();
+        let below = path.strip_prefix(&self.root).unwrap_or(&path);
+        let relative = below
+            .iter()
+            .map(|part| part.to_string_lossy())
+            .collect::<Vec<_>>()
+            .join("/");
+        let in_masks = below
+            .parent()
+            .is_some_and(|folder| folder.iter().any(|part| part == MASKS));
+        let files = if in_masks {
+            &mut self.masks
+        } else {
+            &mut self.images
+        };
+        files.push(IndexedFile { path, relative });
+    }
+
+    fn build_maps(&mut self) {
+        for (i, file) in self.images.iter().enumerate() {
+            let name = file_name(&file.relative);
+            self.by_file_name.entry(name.to_string()).or_default().push(i);
+            self.by_stem
+                .entry(without_extension(name).to_string())
+                .or_default()
+                .push(i);
+        }
+        for (i, file) in self.masks.iter().enumerate() {
+            self.mask_by_key
+                .insert(without_folder(without_extension(&file.relative), MASKS), i);
+        }
+    }
+
+    /// The image that a name in an annotation means: a path below the root or below one of `folders` (in this
+    /// order), with or without extension; failing that, the only image whose path ends in the name.
+    pub(crate) fn resolve(&self, name: &str, folders: &[&str]) -> Result<usize, Unresolved> {
+        // On Unix a backslash may be part of a file's name, so that the name as it stands comes first.
+        if let Some(&[only]) = self.by_file_name.get(name).map(Vec::as_slice) {
+            return Ok(only);
+        }
+        let wanted = self.below_root(name).ok_or(Unresolved::Outside)?;
+        if wanted.is_empty() {
+            return Err(Unresolved::Missing);
+        }
+        let with_extension = |i: usize| self.images[i].relative.as_str();
+        let bare = |i: usize| without_extension(&self.images[i].relative);
+        let found = choose(
+            self.by_file_name.get(file_name(&wanted)),
+            &wanted,
+            folders,
+            with_extension,
+        )
+        .or_else(|| choose(self.by_stem.get(file_name(&wanted)), &wanted, folders, bare));
+        match found.as_deref() {
+            Some(&[only]) => Ok(only),
+            Some(several) => Err(Unresolved::Ambiguous(
+                several.iter().map(|&i| with_extension(i).to_string()).collect(),
+            )),
+            None => {
+                let is_folder = |folder: &&str| self.root.join(folder).join(&wanted).is_dir();
+                let folder = folders.iter().chain([&""]).any(is_folder);
+                Err(if folder {
+                    Unresolved::Folder
+                } else {
+                    Unresolved::Missing
+                })
+            }
+        }
+    }
+
+    /// The image that an address from another machine means, such as an upload path or a URL: the longest tail of
+    /// it that is the tail of an image's path.
+    pub(crate) fn resolve_tail(&self, address: &str) -> Result<usize, Unresolved> {
+        let forward = address.replace('\\', "/");
+        let parts: Vec<&str> = forward
+            .split('/')
+            .filter(|part| !matches!(*part, "" | "." | ".."))
+            .collect();
+        let mut outcome = Err(Unresolved::Missing);
+        for start in 0..parts.len() {
+            match self.resolve(&parts[start..].join("/"), &[IMAGES]) {
+                Ok(image) => return Ok(image),
+                Err(Unresolved::Missing) => {}
+                Err(other) => outcome = Err(other),
+            }
+        }
+        outcome
+    }
+
+    /// A name as a path below the root, without `.` and `..`; nothing if it leads out.
+    fn below_root(&self, name: &str) -> Option<String> {
+        let forward = name.trim().replace('\\', "/");
+        let is_absolute = forward.starts_with('/') || forward.get(1..3) == Some(":/");
+        let relative = if is_absolute {
+            let root = self.absolute_root.as_deref()?;
+            forward.strip_prefix(root).filter(|rest| rest.starts_with('/'))?
+        } else {
+            &forward
+        };
+        let mut parts = Vec::new();
+        for part in relative.split('/') {
+            match part {
+                "" | "." => {}
+                ".." => _ = parts.pop()?,
+                part => parts.push(part),
+            }
+        }
+        Some(parts.join("/"))
+    }
+
+    /// The mask of an image: the same path with `masks` in place of `images`, or its bare name in `masks`.
+    pub(crate) fn mask_of(&self, relative: &str) -> Option<usize> {
+        let key = without_folder(without_extension(relative), IMAGES);
+        self.mask_by_key
+            .get(&key)
+            .or_else(|| self.mask_by_key.get(file_name(&key)))
+            .copied()
+    }
+}
+
+/// The root as annotations may spell it, with `/` between folders and none at the end.
+fn absolute_root(root: &Path) -> Option<String> {
+    let absolute = std::path::absolute(root)
+        .ok()?
+        .to_string_lossy()
+        .replace('\\', "/");
+    Some(absolute.trim_end_matches('/').to_string())
+}
+
+/// The best of the candidates with the right file name: an exact path, else every path that ends in the name.
+fn choose<'a>(
+    candidates: Option<&Vec<usize>>,
+    wanted: &str,
+    folders: &[&str],
+    path_of: impl Fn(usize) -> &'a str,
+) -> Option<Vec<usize>> {
+    let candidates = candidates?;
+    let exact_in = |folder: &str| {
+        let path = if folder.is_empty() {
+            wanted.to_string()
+        } else {
+            format!("{folder}/{wanted}")
+        };
+        let exact: Vec<usize> = candidates
+            .iter()
+            .copied()
+            .filter(|&i| path_of(i) == path)
+            .collect();
+        (!exact.is_empty()).then_some(exact)
+    };
+    folders
+        .iter()
+        .chain([&""])
+        .find_map(|folder| exact_in(folder))
+        .or_else(|| {
+            let tail = format!("/{wanted}");
+            let ending: Vec<usize> = candidates
+                .iter()
+                .copied()
+                .filter(|&i| path_of(i).ends_with(&tail))
+                .collect();
+            (!ending.is_empty()).then_some(ending)
+        })
+}
+
+/// What follows the last `/`.
+pub(crate) fn file_name(relative: &str) -> &str {
+    relative.rsplit('/').next().unwrap_or(relative)
+}
+
+/// A path without the extension of its last part; a leading dot is no extension.
+pub(crate) fn without_extension(relative: &str) -> &str {
+    let name = file_name(relative);
+    match name.rfind('.') {
+        Some(dot) if dot > 0 => &relative[..relative.len() - (name.len() - dot)],
+        _ => relative,
+    }
+}
+
+/// A path without the first folder of this name.
+pub(crate) fn without_folder(relative: &str, folder: &str) -> String {
+    let mut parts: Vec<&str> = relative.split('/').collect();
+    let folders = parts.len() - 1;
+    if let Some(i) = parts[..folders].iter().position(|part| *part == folder) {
+        parts.remove(i);
+    }
+    parts.join("/")
+}
+
+/// Hidden files, and what macOS adds to archives.
+fn is_hidden(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".") || name == "__MACOSX"
+}
+
+/// By extension; a file without one by its first bytes.
+fn is_image(path: &Path) -> bool {
+    match path.extension() {
+        Some(extension) => has_image_extension(extension),
+        None => File::open(path)
+            .and_then(|mut file| head_of(&mut file))
+            .is_ok_and(|head| is_image_head(&head)),
+    }
+}
+
+fn has_image_extension(extension: &OsStr) -> bool {
+    IMAGE_EXTENSIONS
+        .iter()
+        .any(|known| extension.eq_ignore_ascii_case(known))
+}
+
+fn problem_of_walk(root: &Path, error: &walkdir::Error) -> Problem {
+    let path = error.path().unwrap_or(root);
+    if let Some(ancestor) = error.loop_ancestor() {
+        let detail = format!("leads back to {}; not followed", ancestor.display());
+        return Problem::new(ProblemKind::SymlinkLoop, path, detail);
+    }
+    // ELOOP on Linux and on macOS: a link to itself, or a ring of links.
+    if matches!(
+        error.io_error().and_then(std::io::Error::raw_os_error),
+        Some(40 | 62)
+    ) {
+        return Problem::new(
+            ProblemKind::SymlinkLoop,
+            path,
+            "leads back to itself; not followed",
+        );
+    }
+    let is_link = path
+        .symlink_metadata()
+        .is_ok_and(|metadata| metadata.is_symlink());
+    let reason = error
+        .io_error()
+        .map_or_else(|| error.to_string(), ToString::to_string);
+    let detail = if is_link {
+        format!("a link that leads nowhere: {reason}")
+    } else {
+        reason
+    };
+    let kind = match path.extension() {
+        Some(extension) if has_image_extension(extension) => ProblemKind::UnreadableImage,
+        _ => ProblemKind::UnreadableFolder,
+    };
+    Problem::new(kind, path, detail)
+}
+
+/// Whether some folder in this one, other than `masks`, holds an image at any depth.
+pub(crate) fn has_images_in_folders(root: &Path) -> bool {
+    let walk = WalkDir::new(root).follow_links(true).min_depth(1).max_depth(64);
+    let is_wanted = |entry: &DirEntry| !is_hidden(entry.file_name()) && entry.file_name() != MASKS;
+    let mut entries = walk.into_iter().filter_entry(is_wanted).filter_map(Result::ok);
+    entries.any(|entry| entry.depth() > 1 && entry.file_type().is_file() && is_image(entry.path()))
+}

@@ -1,0 +1,445 @@
+//! What a data set holds, in figures, and everything that is wrong with its files. Every image is decoded and every
+//! mask read, on all cores, within a fixed amount of memory; the result does not depend on the number of threads.
+
+use crate::image_file::decode_file;
+use crate::{DataError, Dataset, ImageHeader, ImageLimits, Layout, MaskSource, Problem, ProblemKind};
+use crate::{problem, read_image_header};
+use rayon::prelude::*;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+/// How closely images and masks are looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InspectDepth {
+    /// Decode every image, read every mask, compare contents.
+    #[default]
+    Content,
+    /// Headers and sizes only: quick, but a file that is broken further on goes unnoticed.
+    Headers,
+}
+
+/// How a data set is inspected.
+#[derive(Clone, Debug)]
+pub struct InspectOptions {
+    /// What is refused before it is decoded.
+    pub limits: ImageLimits,
+    /// How closely to look.
+    pub depth: InspectDepth,
+    /// Decoded pixels held at one time, in bytes, over all threads; one larger image still passes, alone.
+    pub memory_bytes: u64,
+    /// Counts the images looked at, up to the number of images, for a progress bar.
+    pub progress: Arc<AtomicUsize>,
+}
+
+impl Default for InspectOptions {
+    fn default() -> Self {
+        InspectOptions {
+            limits: ImageLimits::default(),
+            depth: InspectDepth::default(),
+            memory_bytes: 192 << 20,
+            progress: Arc::default(),
+        }
+    }
+}
+
+/// A data set in figures.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Inspection {
+    /// The folder.
+    #[serde(serialize_with = "problem::lossy")]
+    pub path: PathBuf,
+    /// What it was recognised as.
+    pub layout: Layout,
+    /// Number of images.
+    pub images: usize,
+    /// Images without a tag.
+    pub untagged_images: usize,
+    /// Tags in all.
+    pub tags: usize,
+    /// Images with a truth mask.
+    pub masks: usize,
+    /// The classes in order, background left out.
+    pub classes: Vec<ClassCount>,
+    /// The splits.
+    pub splits: Vec<SplitCount>,
+    /// How many images have 0, 1, 2, … tags.
+    pub images_by_number_of_tags: Vec<usize>,
+    /// Sizes of the readable images; absent if there is none.
+    pub sizes: Option<SizeSummary>,
+    /// How many images are JPEG, PNG, …, by content.
+    pub formats: BTreeMap<String, usize>,
+    /// All problems, sorted by kind, file and detail.
+    pub problems: Vec<Problem>,
+}
+
+/// How often a class occurs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClassCount {
+    /// Class index, from 1.
+    pub index: usize,
+    /// Class name.
+    pub name: String,
+    /// Images with this tag.
+    pub images: usize,
+}
+
+/// A split in figures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SplitCount {
+    /// Name of the split.
+    pub name: String,
+    /// Number of images.
+    pub images: usize,
+    /// Images without a tag.
+    pub untagged_images: usize,
+    /// Images with a truth mask.
+    pub masks: usize,
+    /// Images of this split with each tag, in the order of [`Inspection::classes`].
+    pub images_by_class: Vec<usize>,
+}
+
+/// Smallest, middle and largest value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Range {
+    /// Smallest.
+    pub min: u32,
+    /// The middle one; of an even number, the lower of the two.
+    pub median: u32,
+    /// Largest.
+    pub max: u32,
+}
+
+/// Sizes of the images, upright.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SizeSummary {
+    /// Pixels a row.
+    pub width: Range,
+    /// Number of rows.
+    pub height: Range,
+}
+
+/// Looks at every file of a data set. Never fails: what is wrong is in [`Inspection::problems`].
+pub fn inspect(dataset: &Dataset, options: &InspectOptions) -> Inspection {
+    let budget = MemoryBudget::new(options.memory_bytes);
+    let looks: Vec<(Option<ImageHeader>, Vec<Problem>)> = (0..dataset.images().len())
+        .into_par_iter()
+        .map(|index| {
+            let look = look_at(dataset, index, options, &budget);
+            options.progress.fetch_add(1, Ordering::Relaxed);
+            look
+        })
+        .collect();
+    let mut problems = dataset.problems().to_vec();
+    if options.depth == InspectDepth::Content {
+        problems.extend(duplicate_images(dataset));
+    }
+    let mut headers = Vec::with_capacity(looks.len());
+    for (header, found) in looks {
+        headers.extend(header);
+        problems.extend(found);
+    }
+    problems.sort();
+    problems.dedup();
+    summarise(dataset, &headers, problems)
+}
+
+fn look_at(
+    dataset: &Dataset,
+    index: usize,
+    options: &InspectOptions,
+    budget: &MemoryBudget,
+) -> (Option<ImageHeader>, Vec<Problem>) {
+    let path = &dataset.images()[index].path;
+    let mut problems = Vec::new();
+    let header = match look_at_image(path, options, budget) {
+        Ok(header) => Some(header),
+        Err(error) => {
+            problems.push(Problem::new(
+                ProblemKind::UnreadableImage,
+                path,
+                reason_of(&error),
+            ));
+            None
+        }
+    };
+    if let Some(truth) = dataset.truth(index) {
+        problems.extend(look_at_mask(dataset, truth, header, options, budget).err());
+    }
+    (header, problems)
+}
+
+fn look_at_image(
+    path: &Path,
+    options: &InspectOptions,
+    budget: &MemoryBudget,
+) -> Result<ImageHeader, DataError> {
+    let header = read_image_header(path, &options.limits)?;
+    if options.depth == InspectDepth::Headers {
+        return Ok(header);
+    }
+    // Decoders hold up to about twice the pixels while they work.
+    let _held = budget.hold(u64::from(header.width) * u64::from(header.height) * 3 * 2);
+    decode_file(path, &options.limits).map(|(header, _)| header)
+}
+
+fn look_at_mask(
+    dataset: &Dataset,
+    truth: &MaskSource,
+    image: Option<ImageHeader>,
+    options: &InspectOptions,
+    budget: &MemoryBudget,
+) -> Result<(), Problem> {
+    let unreadable =
+        |error: DataError| Problem::new(ProblemKind::UnreadableMask, truth.path(), reason_of(&error));
+    let (width, height) = truth.size().map_err(unreadable)?;
+    if let Some(image) =
+        image.filter(|image| (image.width as usize, image.height as usize) != (width, height))
+    {
+        let detail = format!(
+            "{width}×{height} pixels, its image {}×{}",
+            image.width, image.height
+        );
+        return Err(Problem::new(ProblemKind::MaskSize, truth.path(), detail));
+    }
+    let num_pixels = (width as u64).saturating_mul(height as u64);
+    if num_pixels > options.limits.max_pixels {
+        let detail = format!(
+            "{width}×{height} pixels, more than the {} that are read",
+            options.limits.max_pixels
+        );
+        return Err(Problem::new(ProblemKind::UnreadableMask, truth.path(), detail));
+    }
+    if options.depth == InspectDepth::Headers {
+        return Ok(());
+    }
+    let _held = budget.hold(num_pixels * 2);
+    match truth.read(dataset.classes()) {
+        Ok(_) => Ok(()),
+        Err(error @ DataError::MaskIndex { .. }) => Err(Problem::new(
+            ProblemKind::MaskIndex,
+            truth.path(),
+            reason_of(&error),
+        )),
+        Err(error) => Err(unreadable(error)),
+    }
+}
+
+/// The message without the path that a problem names anyway.
+fn reason_of(error: &DataError) -> String {
+    let path = match error {
+        DataError::Io { path, .. }
+        | DataError::Image { path, .. }
+        | DataError::MaskIndex { path, .. }
+        | DataError::Annotation { path, .. } => path,
+        DataError::Mask(
+            vitpcm_masks::MaskError::Io { path, .. }
+            | vitpcm_masks::MaskError::BadPng { path, .. }
+            | vitpcm_masks::MaskError::NotALabelMap { path, .. },
+        ) => path,
+        _ => return error.to_string(),
+    };
+    let message = error.to_string();
+    message
+        .strip_prefix(&format!("{}: ", path.display()))
+        .map_or(message.clone(), str::to_string)
+}
+
+/// Images with equal content: by length first, so that few files are read, then by hash.
+fn duplicate_images(dataset: &Dataset) -> Vec<Problem> {
+    let mut by_length: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (index, image) in dataset.images().iter().enumerate() {
+        if let Ok(metadata) = std::fs::metadata(&image.path) {
+            by_length.entry(metadata.len()).or_default().push(index);
+        }
+    }
+    // Empty files are unreadable, and said to be so.
+    by_length.remove(&0);
+    let suspects: Vec<usize> = by_length
+        .into_values()
+        .filter(|group| group.len() > 1)
+        .flatten()
+        .collect();
+    let hashes: Vec<Option<[u64; 2]>> = suspects
+        .par_iter()
+        .map(|&index| content_hash(&dataset.images()[index].path).ok())
+        .collect();
+    let mut by_hash: BTreeMap<[u64; 2], Vec<usize>> = BTreeMap::new();
+    for (index, hash) in suspects.into_iter().zip(hashes) {
+        if let Some(hash) = hash {
+            by_hash.entry(hash).or_default().push(index);
+        }
+    }
+    let mut problems = Vec::new();
+    for group in by_hash.into_values() {
+        for &later in &group[1..] {
+            problems.push(duplicate_problem(dataset, group[0], later));
+        }
+    }
+    problems
+}
+
+fn duplicate_problem(dataset: &Dataset, first: usize, later: usize) -> Problem {
+    let splits_of = |index: usize| {
+        let holding = dataset
+            .splits()
+            .iter()
+            .filter(|split| split.indices.binary_search(&index).is_ok());
+        holding
+            .map(|split| split.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let [first_image, later_image] = [first, later].map(|index| &dataset.images()[index]);
+    let mut detail = format!("same content as {}", first_image.name);
+    let (first_splits, later_splits) = (splits_of(first), splits_of(later));
+    if first_splits != later_splits {
+        detail += &format!(", in another split ({later_splits} here, {first_splits} there)");
+    }
+    if first_image.tags != later_image.tags {
+        detail += ", with other tags";
+    }
+    Problem::new(ProblemKind::DuplicateImage, &later_image.path, detail)
+}
+
+/// 128 bits from two hashes that start differently: enough to tell any number of files apart.
+fn content_hash(path: &Path) -> std::io::Result<[u64; 2]> {
+    let mut hashers = [DefaultHasher::new(), DefaultHasher::new()];
+    hashers[1].write_u8(1);
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let length = file.read(&mut buffer)?;
+        if length == 0 {
+            return Ok(hashers.map(|hasher| hasher.finish()));
+        }
+        hashers
+            .iter_mut()
+            .for_each(|hasher| hasher.write(&buffer[..length]));
+    }
+}
+
+fn summarise(dataset: &Dataset, headers: &[ImageHeader], problems: Vec<Problem>) -> Inspection {
+    let images = dataset.images();
+    let everything: Vec<usize> = (0..images.len()).collect();
+    let whole = count_split(dataset, "", &everything);
+    let mut images_by_number_of_tags = Vec::new();
+    for image in images {
+        let num_tags = image.tags.len();
+        if images_by_number_of_tags.len() <= num_tags {
+            images_by_number_of_tags.resize(num_tags + 1, 0);
+        }
+        images_by_number_of_tags[num_tags] += 1;
+    }
+    let mut formats = BTreeMap::new();
+    for header in headers {
+        *formats.entry(header.format.to_string()).or_default() += 1;
+    }
+    let names = dataset.classes().names().iter().enumerate().skip(1);
+    let classes = names
+        .zip(&whole.images_by_class)
+        .map(|((index, name), &images)| ClassCount {
+            index,
+            name: name.clone(),
+            images,
+        });
+    let splits = dataset
+        .splits()
+        .iter()
+        .map(|split| count_split(dataset, &split.name, &split.indices));
+    let range = |side: fn(&ImageHeader) -> u32| range_of(headers.iter().map(side).collect());
+    let sizes = range(|header| header.width).zip(range(|header| header.height));
+    Inspection {
+        path: dataset.root().to_path_buf(),
+        layout: dataset.layout(),
+        images: images.len(),
+        untagged_images: whole.untagged_images,
+        tags: images.iter().map(|image| image.tags.len()).sum(),
+        masks: whole.masks,
+        classes: classes.collect(),
+        splits: splits.collect(),
+        images_by_number_of_tags,
+        sizes: sizes.map(|(width, height)| SizeSummary { width, height }),
+        formats,
+        problems,
+    }
+}
+
+fn count_split(dataset: &Dataset, name: &str, indices: &[usize]) -> SplitCount {
+    let mut images_by_class = vec![0; dataset.classes().num_foreground()];
+    let mut untagged_images = 0;
+    for &index in indices {
+        let tags = &dataset.images()[index].tags;
+        untagged_images += usize::from(tags.is_empty());
+        tags.iter()
+            .for_each(|tag| images_by_class[usize::from(tag) - 1] += 1);
+    }
+    let masks = indices
+        .iter()
+        .filter(|&&index| dataset.truth(index).is_some())
+        .count();
+    SplitCount {
+        name: name.to_string(),
+        images: indices.len(),
+        untagged_images,
+        masks,
+        images_by_class,
+    }
+}
+
+fn range_of(mut values: Vec<u32>) -> Option<Range> {
+    values.sort_unstable();
+    let (&min, &max) = (values.first()?, values.last()?);
+    Some(Range {
+        min,
+        median: values[(values.len() - 1) / 2],
+        max,
+    })
+}
+
+/// Bytes that threads may hold together. A thread that wants more than there is waits for the others.
+struct MemoryBudget {
+    total: u64,
+    free: Mutex<u64>,
+    freed: Condvar,
+}
+
+struct Held<'a> {
+    budget: &'a MemoryBudget,
+    bytes: u64,
+}
+
+impl MemoryBudget {
+    fn new(total: u64) -> Self {
+        MemoryBudget {
+            total,
+            free: Mutex::new(total),
+            freed: Condvar::new(),
+        }
+    }
+
+    fn hold(&self, bytes: u64) -> Held<'_> {
+        let bytes = bytes.min(self.total);
+        let free = self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let waited = self.freed.wait_while(free, |free| *free < bytes);
+        *waited.unwrap_or_else(|poisoned| poisoned.into_inner()) -= bytes;
+        Held { budget: self, bytes }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let mut free = self
+            .budget
+            .free
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        *free += self.bytes;
+        self.budget.freed.notify_all();
+    }
+}

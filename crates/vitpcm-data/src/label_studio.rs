@@ -1,0 +1,180 @@
+//! Label Studio: the JSON export (tasks with `data` and `annotations`) and JSON-MIN (flat objects). Choices are tags,
+//! single or multiple; labels of boxes, polygons and brushes count as tags too, since the class is in the image.
+
+use crate::tag_rows::{ImageName, TagFile, TagRow};
+use crate::{Problem, ProblemKind};
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// Keys of a flat object that describe the annotation, not the image.
+const BOOKKEEPING: [&str; 8] = [
+    "id",
+    "annotator",
+    "annotation_id",
+    "created_at",
+    "updated_at",
+    "lead_time",
+    "agreement",
+    "inner_id",
+];
+
+/// Keys under which choices are usual in flat objects; where there is none, every text counts.
+const CHOICE_KEYS: [&str; 8] = [
+    "choice", "choices", "tag", "tags", "label", "labels", "class", "classes",
+];
+
+/// Reads an export of either form.
+pub(crate) fn read(path: &Path) -> TagFile {
+    let mut file = TagFile::default();
+    let parsed = std::fs::read(path).map_err(|e| e.to_string()).and_then(|bytes| {
+        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+        serde_json::from_slice::<Vec<Value>>(bytes).map_err(|e| format!("not a Label Studio export: {e}"))
+    });
+    let tasks = match parsed {
+        Ok(tasks) => tasks,
+        Err(reason) => {
+            file.problems
+                .push(Problem::new(ProblemKind::UnreadableAnnotation, path, reason));
+            return file;
+        }
+    };
+    for (number, task) in (1..).zip(tasks) {
+        let id = task.get("id").and_then(Value::as_i64).unwrap_or(number);
+        let place = format!("task {id}");
+        match row_of(&task, &place) {
+            Ok(Some(row)) => file.rows.push(row),
+            Ok(None) => {
+                let detail = format!("{place} is not annotated; left out");
+                file.problems
+                    .push(Problem::new(ProblemKind::ImageWithoutTag, path, detail));
+            }
+            Err(reason) => {
+                let detail = format!("{place}: {reason}");
+                file.problems
+                    .push(Problem::new(ProblemKind::UnreadableAnnotation, path, detail));
+            }
+        }
+    }
+    file
+}
+
+/// The row of a task; nothing if nobody has annotated it, which is not the same as an image without the classes.
+fn row_of(task: &Value, place: &str) -> Result<Option<TagRow>, String> {
+    let task = task.as_object().ok_or("expected an object")?;
+    let data = task.get("data").and_then(Value::as_object);
+    let image = image_of(data.unwrap_or(task)).ok_or("no image in it")?;
+    let tags = match data {
+        Some(_) => tags_of_task(task),
+        None => Some(tags_of_flat(task, image)),
+    };
+    let image = ImageName::Tail(spellings(image));
+    Ok(tags.map(|tags| TagRow {
+        image,
+        tags,
+        split: None,
+        place: place.to_string(),
+    }))
+}
+
+/// The value of `image`, else the first text that looks like the address of a file.
+fn image_of(fields: &Map<String, Value>) -> Option<&str> {
+    let is_address = |text: &&str| text.starts_with("/data/") || text.contains("://");
+    let first_address = || fields.values().filter_map(Value::as_str).find(is_address);
+    fields.get("image").and_then(Value::as_str).or_else(first_address)
+}
+
+/// All tags that annotators gave; annotations that were skipped do not count.
+fn tags_of_task(task: &Map<String, Value>) -> Option<Vec<String>> {
+    let annotations = task
+        .get("annotations")
+        .or_else(|| task.get("completions"))?
+        .as_array()?;
+    let is_skipped = |annotation: &&Value| annotation.get("was_cancelled") == Some(&Value::Bool(true));
+    let mut kept = annotations
+        .iter()
+        .filter(|annotation| !is_skipped(annotation))
+        .peekable();
+    kept.peek()?;
+    let results = kept
+        .filter_map(|annotation| annotation.get("result")?.as_array())
+        .flatten();
+    let values = results.filter_map(|result| result.get("value")?.as_object());
+    Some(values.flat_map(names_in_value).collect())
+}
+
+/// `choices`, or the labels of a region: `rectanglelabels`, `polygonlabels`, `brushlabels`, …
+fn names_in_value(value: &Map<String, Value>) -> Vec<String> {
+    let of_classes = value
+        .iter()
+        .filter(|(key, _)| *key == "choices" || key.ends_with("labels"));
+    of_classes.flat_map(|(_, names)| names_of(names)).collect()
+}
+
+fn tags_of_flat(task: &Map<String, Value>, image: &str) -> Vec<String> {
+    let is_usual = |key: &str| CHOICE_KEYS.contains(&key);
+    let has_usual = task.keys().any(|key| is_usual(key));
+    let fields = task.iter().filter(|(key, value)| {
+        let is_wanted = if has_usual {
+            is_usual(key)
+        } else {
+            !BOOKKEEPING.contains(&key.as_str())
+        };
+        is_wanted && value.as_str() != Some(image)
+    });
+    fields.flat_map(|(_, value)| names_of(value)).collect()
+}
+
+/// Names from a text, a list, or an object or list of objects with `choices` or labels.
+fn names_of(value: &Value) -> Vec<String> {
+    match value {
+        Value::String(name) => vec![name.trim().to_string()],
+        Value::Array(items) => items.iter().flat_map(names_of).collect(),
+        Value::Object(fields) => names_in_value(fields),
+        _ => Vec::new(),
+    }
+}
+
+/// The ways in which an image's address may be spelled below the data set's folder, the likeliest first.
+fn spellings(address: &str) -> Vec<String> {
+    // `/data/local-files/?d=folder/name.jpg` holds the path in its query; other queries are signatures.
+    let path = match address.split_once("?d=") {
+        Some((_, path)) => path.split('&').next().unwrap_or(path),
+        None if address.contains("://") => address.split(['?', '#']).next().unwrap_or(address),
+        None => address,
+    };
+    let decoded = percent_decoded(path);
+    let mut all = vec![path.to_string()];
+    if decoded != path {
+        all.push(decoded.clone());
+    }
+    // Uploads are stored as eight hexadecimal digits, a dash, and the name that the file had.
+    let name = decoded.rsplit(['/', '\\']).next().unwrap_or(&decoded);
+    if let Some((prefix, original)) = name.split_once('-') {
+        if prefix.len() == 8 && prefix.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            all.push(original.to_string());
+        }
+    }
+    all
+}
+
+fn percent_decoded(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        let code = text
+            .get(i + 1..i + 3)
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match code.filter(|_| bytes[i] == b'%') {
+            Some(byte) => {
+                decoded.push(byte);
+                i += 3;
+            }
+            None => {
+                decoded.push(bytes[i]);
+                i += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}

@@ -1,0 +1,56 @@
+//! Data sets of tagged images: which layout a folder has, its images, tags, classes, splits and truth masks, and
+//! every problem found on the way.
+//!
+//! A [`TaggedImage`] holds no mask: whatever trains on it is weakly supervised by construction. Truth masks live
+//! apart, behind [`Dataset::truth`], and serve evaluation. This crate knows no tensor and no network.
+//!
+//! ```no_run
+//! use vitpcm_data::{Dataset, ImageLimits, OpenOptions, read_image};
+//!
+//! let dataset = Dataset::open("VOCdevkit/VOC2012".as_ref(), &OpenOptions::default())?;
+//! for &index in &dataset.training().indices {
+//!     let sample = &dataset.images()[index];
+//!     let pixels = read_image(&sample.path, &ImageLimits::default())?;
+//!     assert!(sample.tags.iter().all(|tag| dataset.classes().name(tag.into()).is_some()));
+//! #   let _ = pixels;
+//! }
+//! # Ok::<(), vitpcm_data::DataError>(())
+//! ```
+
+mod class_folders;
+mod coco;
+mod colour;
+mod cvat;
+mod dataset;
+mod error;
+mod file_index;
+mod image_file;
+mod inspect;
+mod label_studio;
+mod layout;
+mod listing;
+mod mask_source;
+mod problem;
+mod random;
+mod split;
+mod tag_rows;
+mod tags;
+mod tags_csv;
+mod tags_json;
+pub mod views;
+mod voc;
+mod xml_text;
+
+pub use colour::{Brightness, ColourChange};
+pub use dataset::{Dataset, Difficult, OpenOptions, SameName, TagSource, TaggedImage};
+pub use error::DataError;
+pub use image_file::{ImageHeader, ImageLimits, read_image, read_image_header};
+pub use inspect::{
+    ClassCount, InspectDepth, InspectOptions, Inspection, Range, SizeSummary, SplitCount, inspect,
+};
+pub use layout::Layout;
+pub use mask_source::{CocoTruth, MaskSource};
+pub use problem::{Problem, ProblemKind};
+pub use random::Random;
+pub use split::{Split, SplitBy};
+pub use tags::Tags;

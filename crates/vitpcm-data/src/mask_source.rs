@@ -1,0 +1,98 @@
+//! Truth masks: where one comes from, and how it is read. They serve evaluation (and `TagSource::Masks`), and are
+//! kept apart from the images that training sees.
+
+use crate::DataError;
+use crate::coco::CocoObject;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use vitpcm_masks::{Classes, IGNORE, LabelMap, read_label_png, read_label_png_size};
+
+/// Where the truth of one image comes from.
+#[derive(Clone, Debug)]
+pub enum MaskSource {
+    /// A mask file with one class index a pixel.
+    Png(PathBuf),
+    /// The COCO annotations of the image.
+    Coco(CocoTruth),
+}
+
+/// The COCO annotations of one image, in the order of the file.
+#[derive(Clone, Debug)]
+pub struct CocoTruth {
+    pub(crate) image: PathBuf,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) objects: Vec<CocoObject>,
+    pub(crate) categories: Arc<Vec<String>>,
+}
+
+impl MaskSource {
+    /// The mask file, or the image whose annotations these are.
+    pub fn path(&self) -> &Path {
+        match self {
+            MaskSource::Png(path) => path,
+            MaskSource::Coco(truth) => &truth.image,
+        }
+    }
+
+    /// Width and height, without reading the labels.
+    pub fn size(&self) -> Result<(usize, usize), DataError> {
+        match self {
+            MaskSource::Png(path) => Ok(read_label_png_size(path)?),
+            MaskSource::Coco(truth) => Ok((truth.width, truth.height)),
+        }
+    }
+
+    /// Reads the labels; one that is neither a class nor 255 is an error.
+    ///
+    /// COCO objects are painted in the order of the file, the first wins where two overlap, crowds count as
+    /// objects, and what no object covers is background. Objects of categories that are not among the classes are
+    /// passed over.
+    pub fn read(&self, classes: &Classes) -> Result<LabelMap, DataError> {
+        match self {
+            MaskSource::Png(path) => {
+                let map = read_label_png(path)?;
+                check_labels(path, &map, classes)?;
+                Ok(map)
+            }
+            MaskSource::Coco(truth) => truth.paint(classes),
+        }
+    }
+}
+
+fn check_labels(path: &Path, map: &LabelMap, classes: &Classes) -> Result<(), DataError> {
+    let is_wrong = |label: u8| label != IGNORE && usize::from(label) >= classes.len();
+    match map.labels().iter().position(|&label| is_wrong(label)) {
+        None => Ok(()),
+        Some(at) => Err(DataError::MaskIndex {
+            path: path.to_path_buf(),
+            label: map.labels()[at],
+            x: at % map.width(),
+            y: at / map.width(),
+            num_classes: classes.len(),
+        }),
+    }
+}
+
+impl CocoTruth {
+    fn paint(&self, classes: &Classes) -> Result<LabelMap, DataError> {
+        let annotation_error = |source| DataError::Annotation {
+            path: self.image.clone(),
+            source,
+        };
+        let empty = LabelMap::filled(self.width, self.height, 0).map_err(annotation_error)?;
+        let mut labels = empty.into_labels();
+        for object in &self.objects {
+            let label = classes
+                .index_of(&self.categories[object.category])
+                .and_then(|i| u8::try_from(i).ok());
+            if let Some(label @ 1..) = label {
+                object
+                    .shape
+                    .paint(self.width, self.height, label, &mut labels)
+                    .map_err(annotation_error)?;
+            }
+        }
+        LabelMap::new(self.width, self.height, labels).map_err(annotation_error)
+    }
+}

@@ -1,0 +1,112 @@
+//! What is wrong with a data set: collected while it is read, never a reason to stop.
+
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Something wrong with one file of a data set.
+///
+/// Problems order by kind, then path, then detail, so that a report does not depend on who found what first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Problem {
+    /// Which sort of problem.
+    pub kind: ProblemKind,
+    /// The file concerned. In JSON, bytes that are not UTF-8 become U+FFFD.
+    #[serde(serialize_with = "lossy")]
+    pub path: PathBuf,
+    /// The reason in words, and what was done about it where that is not plain.
+    pub detail: String,
+}
+
+impl Problem {
+    pub(crate) fn new(kind: ProblemKind, path: impl Into<PathBuf>, detail: impl Into<String>) -> Self {
+        Problem {
+            kind,
+            path: path.into(),
+            detail: detail.into(),
+        }
+    }
+}
+
+/// The sorts of problems, in the order in which they are reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum ProblemKind {
+    /// An image that cannot be opened or decoded.
+    UnreadableImage,
+    /// An annotation, tag file or row that cannot be understood.
+    UnreadableAnnotation,
+    /// A folder that cannot be listed.
+    UnreadableFolder,
+    /// A symbolic link that leads back to a folder above it.
+    SymlinkLoop,
+    /// A name that leads out of the data set's folder; it is never followed.
+    OutsideRoot,
+    /// A row, list or annotation names an image that is not there.
+    TagWithoutImage,
+    /// An image that carries no tag.
+    ImageWithoutTag,
+    /// A tag that is not in the class list.
+    UnknownClass,
+    /// A name that fits several files, or two images whose masks would get one name.
+    AmbiguousName,
+    /// The same image listed twice.
+    DuplicateEntry,
+    /// Two image files with the same content.
+    DuplicateImage,
+    /// An image without a mask where others have one.
+    MaskMissing,
+    /// A mask that cannot be read.
+    UnreadableMask,
+    /// A mask whose size is not that of its image.
+    MaskSize,
+    /// A mask with a class index that is no class.
+    MaskIndex,
+    /// A mask that belongs to no image.
+    MaskWithoutImage,
+    /// Something that was found but is not used, such as a second layout in the same folder.
+    Ignored,
+}
+
+impl ProblemKind {
+    /// A few words for a table's heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            ProblemKind::UnreadableImage => "unreadable image",
+            ProblemKind::UnreadableAnnotation => "unreadable annotation",
+            ProblemKind::UnreadableFolder => "unreadable folder",
+            ProblemKind::SymlinkLoop => "symbolic link loop",
+            ProblemKind::OutsideRoot => "outside the data set",
+            ProblemKind::TagWithoutImage => "tag without image",
+            ProblemKind::ImageWithoutTag => "image without tag",
+            ProblemKind::UnknownClass => "unknown class",
+            ProblemKind::AmbiguousName => "ambiguous name",
+            ProblemKind::DuplicateEntry => "duplicate entry",
+            ProblemKind::DuplicateImage => "duplicate image",
+            ProblemKind::MaskMissing => "mask missing",
+            ProblemKind::UnreadableMask => "unreadable mask",
+            ProblemKind::MaskSize => "mask of another size",
+            ProblemKind::MaskIndex => "mask with an unknown index",
+            ProblemKind::MaskWithoutImage => "mask without image",
+            ProblemKind::Ignored => "not used",
+        }
+    }
+}
+
+impl fmt::Display for ProblemKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.title())
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.path.display(), self.kind, self.detail)
+    }
+}
+
+/// Serde refuses paths that are not UTF-8; a report must not.
+pub(crate) fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}

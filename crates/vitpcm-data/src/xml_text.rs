@@ -1,0 +1,12 @@
+//! The one thing that our XML readers share: what a reference such as `&amp;` stands for.
+
+use quick_xml::events::BytesRef;
+
+/// The character that a reference stands for; one that XML does not define is kept as it is written.
+pub(crate) fn text_of_reference(reference: &BytesRef<'_>) -> String {
+    if let Ok(Some(character)) = reference.resolve_char_ref() {
+        return character.to_string();
+    }
+    let name = reference.xml10_content();
+    quick_xml::escape::resolve_predefined_entity(&name).map_or_else(|| format!("&{name};"), str::to_string)
+}
