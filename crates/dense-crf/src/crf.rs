@@ -1,0 +1,307 @@
+//! The CRF that callers see: checks what comes in, keeps the unary of the classes present in tile order, collects pairwise
+//! terms and hands all of it to the mean field.
+
+use rayon::prelude::*;
+
+use crate::blur::lanes_for;
+use crate::features::Features;
+use crate::mean_field::{MeanField, Potential, TileSink};
+use crate::pairwise::Term;
+use crate::tiles::Tiles;
+use crate::{Compatibility, Error, Kernel, Layout, Marginals, Normalization};
+
+/// A fully connected CRF over the pixels of one image.
+///
+/// Made from probabilities or energies; pairwise terms are added; [`infer`](Self::infer) can then be called any number of
+/// times. Work runs on the current rayon thread pool; results do not depend on the number of threads.
+pub struct DenseCrf {
+    width: usize,
+    height: usize,
+    num_classes: usize,
+    tiles: Tiles,
+    /// The classes that are possible at some pixel, ascending. The others take no part.
+    classes: Vec<usize>,
+    lanes: usize,
+    /// Negated energies of `classes` in tile order, padded to `lanes` with −∞.
+    logits: Vec<f32>,
+    terms: Vec<Term>,
+}
+
+impl DenseCrf {
+    /// A CRF whose unary energies are `−ln(max(p, floor))`.
+    ///
+    /// `probabilities` holds `num_classes × height × width` values in the given layout, usually between 0 and 1; larger
+    /// ones count as 1. A class that nowhere exceeds the floor is absent: it takes no part and its marginal is 0. (With all
+    /// classes at the floor, none is dropped.) A usual floor is 1e-5.
+    ///
+    /// # Errors
+    /// If a size is zero, the length does not match, the floor is not positive or a value is not finite.
+    pub fn from_probabilities(
+        width: usize,
+        height: usize,
+        num_classes: usize,
+        probabilities: &[f32],
+        layout: Layout,
+        floor: f32,
+    ) -> Result<Self, Error> {
+        if !(floor.is_finite() && floor > 0.0) {
+            return Err(Error::NotPositive { what: "the floor of probabilities", value: floor });
+        }
+        check_shape("probabilities", width, height, num_classes, probabilities)?;
+        if let Some(index) = probabilities.par_iter().position_first(|value| !value.is_finite()) {
+            return Err(Error::NotFinite { what: "probabilities", index, value: probabilities[index] });
+        }
+        let present = classes_where(num_classes, probabilities, layout, |p| p > floor);
+        let log_probability = |p: f32| p.clamp(floor, floor.max(1.0)).ln();
+        Ok(Self::new(width, height, num_classes, present, |index| log_probability(probabilities[index]), layout))
+    }
+
+    /// A CRF with the given unary energies (negative log-likelihoods), `num_classes × height × width` values in the given
+    /// layout. `+∞` makes a class impossible at a pixel; a class impossible everywhere takes no part.
+    ///
+    /// # Errors
+    /// If a size is zero, the length does not match, a value is NaN or `−∞`, or a pixel has no possible class.
+    pub fn from_energies(
+        width: usize,
+        height: usize,
+        num_classes: usize,
+        energies: &[f32],
+        layout: Layout,
+    ) -> Result<Self, Error> {
+        check_shape("energies", width, height, num_classes, energies)?;
+        let bad = |value: &f32| !value.is_finite() && *value != f32::INFINITY;
+        if let Some(index) = energies.par_iter().position_first(bad) {
+            return Err(Error::NotFinite { what: "energies", index, value: energies[index] });
+        }
+        let num_pixels = width * height;
+        let impossible = |pixel: &usize| {
+            (0..num_classes).all(|class| energies[layout.index(num_classes, num_pixels, class, *pixel)].is_infinite())
+        };
+        if let Some(pixel) = (0..num_pixels).into_par_iter().find_first(impossible) {
+            return Err(Error::NoPossibleClass { pixel });
+        }
+        let present = classes_where(num_classes, energies, layout, |energy| energy < f32::INFINITY);
+        Ok(Self::new(width, height, num_classes, present, |index| -energies[index], layout))
+    }
+
+    fn new(
+        width: usize,
+        height: usize,
+        num_classes: usize,
+        present: Vec<usize>,
+        logit_at: impl Fn(usize) -> f32 + Sync,
+        layout: Layout,
+    ) -> Self {
+        let classes = if present.is_empty() { (0..num_classes).collect() } else { present };
+        let tiles = Tiles::new(width, height);
+        let lanes = lanes_for(classes.len());
+        let num_pixels = width * height;
+        let mut logits = vec![f32::NEG_INFINITY; num_pixels * lanes];
+        tiles.split_mut(&mut logits, lanes).into_par_iter().enumerate().for_each(|(tile, logits)| {
+            let pixels = tiles.runs(tile).flatten();
+            for (row, pixel) in logits.chunks_exact_mut(lanes).zip(pixels) {
+                for (value, &class) in row.iter_mut().zip(&classes) {
+                    *value = logit_at(layout.index(num_classes, num_pixels, class, pixel));
+                }
+            }
+        });
+        Self { width, height, num_classes, tiles, classes, lanes, logits, terms: Vec::new() }
+    }
+
+    /// Adds a smoothness term: pixels near each other want equal classes. `sigma_xy` is in pixels.
+    ///
+    /// # Errors
+    /// If a sigma is not positive or so small that the lattice cannot address the image, or the compatibility does not
+    /// fit the number of classes.
+    pub fn add_gaussian(
+        &mut self,
+        sigma_xy: [f32; 2],
+        compatibility: Compatibility,
+        normalization: Normalization,
+    ) -> Result<&mut Self, Error> {
+        let features = Features::position(self.width, self.height, sigma_xy)?;
+        self.add(features, &Kernel::Const, compatibility, normalization)
+    }
+
+    /// Adds an appearance term: pixels near each other and of like colour want equal classes.
+    ///
+    /// `image` is row-major with interleaved channels (HWC, 0..=255), as many channels as `sigma_color` has values.
+    /// `sigma_xy` is in pixels, `sigma_color` in grey levels. For images of another type see [`add_pairwise`](Self::add_pairwise).
+    ///
+    /// # Errors
+    /// As [`add_gaussian`](Self::add_gaussian), and if the image's length does not match.
+    pub fn add_bilateral(
+        &mut self,
+        image: &[u8],
+        sigma_xy: [f32; 2],
+        sigma_color: &[f32],
+        compatibility: Compatibility,
+        normalization: Normalization,
+    ) -> Result<&mut Self, Error> {
+        let features = Features::position_and_color(self.width, self.height, sigma_xy, image, sigma_color)?;
+        self.add(features, &Kernel::Const, compatibility, normalization)
+    }
+
+    /// Adds a term over any features: depth, time, infrared, the output of a network.
+    ///
+    /// `features` holds `num_features × height × width` values, feature-major, 1 to 15 features in units of their standard
+    /// deviations unless the kernel scales them.
+    ///
+    /// # Errors
+    /// If lengths do not match, a feature is not finite, or the features span too many standard deviations.
+    pub fn add_pairwise(
+        &mut self,
+        features: &[f32],
+        num_features: usize,
+        kernel: &Kernel,
+        compatibility: Compatibility,
+        normalization: Normalization,
+    ) -> Result<&mut Self, Error> {
+        let features = Features::given(self.width * self.height, features, num_features)?;
+        self.add(features, kernel, compatibility, normalization)
+    }
+
+    fn add(
+        &mut self,
+        features: Features<'_>,
+        kernel: &Kernel,
+        compatibility: Compatibility,
+        normalization: Normalization,
+    ) -> Result<&mut Self, Error> {
+        compatibility.check(self.num_classes)?;
+        self.terms.push(Term::new(features, kernel, compatibility, normalization, &self.tiles)?);
+        Ok(self)
+    }
+
+    /// The marginals after so many iterations of mean field; with 0, or without terms, the softmax of the unary.
+    #[must_use]
+    pub fn infer(&self, iterations: usize) -> Marginals {
+        let mut values = vec![0.0; self.width * self.height * self.num_classes];
+        let sinks = self.runs_of_tiles(&mut values, self.num_classes);
+        self.mean_field().run(iterations, sinks.into_iter().map(|runs| ToMarginals { crf: self, runs }).collect());
+        Marginals::new(self.width, self.height, self.num_classes, values)
+    }
+
+    /// The most probable class of each pixel, row-major, after so many iterations; the lower class wins ties. Needs no memory
+    /// for marginals.
+    #[must_use]
+    pub fn infer_labels(&self, iterations: usize) -> Vec<u16> {
+        let mut labels = vec![0; self.width * self.height];
+        let sinks = self.runs_of_tiles(&mut labels, 1);
+        self.mean_field().run(iterations, sinks.into_iter().map(|runs| ToLabels { crf: self, runs }).collect());
+        labels
+    }
+
+    /// The classes that take part, ascending: those possible at some pixel.
+    #[must_use]
+    pub fn classes_present(&self) -> &[usize] {
+        &self.classes
+    }
+
+    /// The number of lattice vertices of each term, in the order they were added: what the cost of the blur is
+    /// proportional to.
+    pub fn num_vertices(&self) -> impl Iterator<Item = usize> + '_ {
+        self.terms.iter().map(|term| term.lattice.num_vertices())
+    }
+
+    fn mean_field(&self) -> MeanField<'_> {
+        let potential = |term: &Term| Potential::new(&term.compatibility, &self.classes, self.num_classes, self.lanes);
+        MeanField {
+            tiles: &self.tiles,
+            logits: &self.logits,
+            lanes: self.lanes,
+            terms: self.terms.iter().map(|term| (term, potential(term))).collect(),
+        }
+    }
+
+    /// Cuts a row-major image with `stride` values a pixel into each tile's runs.
+    fn runs_of_tiles<'v, T>(&self, values: &'v mut [T], stride: usize) -> Vec<Vec<&'v mut [T]>> {
+        let mut tiles_by_start: Vec<(usize, usize)> = (0..self.tiles.len())
+            .flat_map(|tile| self.tiles.runs(tile).map(move |run| (run.start, tile)))
+            .collect();
+        tiles_by_start.sort_unstable();
+        let starts: Vec<usize> =
+            tiles_by_start.iter().map(|&(start, _)| start).chain([self.width * self.height]).collect();
+        let mut runs: Vec<Vec<&mut [T]>> = (0..self.tiles.len()).map(|_| Vec::new()).collect();
+        for (run, &(_, tile)) in crate::tiles::split_at_starts(values, &starts, stride).into_iter().zip(&tiles_by_start) {
+            runs[tile].push(run);
+        }
+        runs
+    }
+}
+
+/// Writes a tile's marginals into its runs of a pixel-major image of all classes.
+struct ToMarginals<'a> {
+    crf: &'a DenseCrf,
+    runs: Vec<&'a mut [f32]>,
+}
+
+impl TileSink for ToMarginals<'_> {
+    fn take(&mut self, first_pixel: usize, marginals: &[f32]) {
+        let num_classes = self.crf.num_classes;
+        let run_length = self.runs[0].len() / num_classes;
+        for (i, row) in marginals.chunks_exact(self.crf.lanes).enumerate() {
+            let pixel = first_pixel + i;
+            let out = &mut self.runs[pixel / run_length][pixel % run_length * num_classes..][..num_classes];
+            for (&value, &class) in row.iter().zip(&self.crf.classes) {
+                out[class] = value;
+            }
+        }
+    }
+}
+
+/// Writes the most probable class of a tile's pixels into its runs of a label map.
+struct ToLabels<'a> {
+    crf: &'a DenseCrf,
+    runs: Vec<&'a mut [u16]>,
+}
+
+impl TileSink for ToLabels<'_> {
+    fn take(&mut self, first_pixel: usize, marginals: &[f32]) {
+        let run_length = self.runs[0].len();
+        for (i, row) in marginals.chunks_exact(self.crf.lanes).enumerate() {
+            let pixel = first_pixel + i;
+            let best = crate::marginals::arg_max(&row[..self.crf.classes.len()]);
+            self.runs[pixel / run_length][pixel % run_length] = self.crf.classes[best] as u16;
+        }
+    }
+}
+
+fn check_shape(
+    what: &'static str,
+    width: usize,
+    height: usize,
+    num_classes: usize,
+    values: &[f32],
+) -> Result<(), Error> {
+    if width == 0 || height == 0 || num_classes == 0 {
+        return Err(Error::Empty { width, height, num_classes });
+    }
+    let limit = u16::MAX as usize + 1;
+    if num_classes > limit {
+        return Err(Error::TooLarge { what: "the number of classes", got: num_classes, limit });
+    }
+    let limit = i32::MAX as usize;
+    let expected = width.checked_mul(height).filter(|&pixels| pixels <= limit).map(|pixels| pixels * num_classes);
+    match expected {
+        None => {
+            let got = width.saturating_mul(height);
+            Err(Error::TooLarge { what: "the number of pixels", got, limit })
+        }
+        Some(expected) if values.len() != expected => {
+            Err(Error::Length { what, got: values.len(), expected, shape: "classes × height × width" })
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// The classes for which some pixel's value fulfils a condition.
+fn classes_where(num_classes: usize, values: &[f32], layout: Layout, holds: impl Fn(f32) -> bool + Sync) -> Vec<usize> {
+    let num_pixels = values.len() / num_classes;
+    (0..num_classes)
+        .into_par_iter()
+        .filter(|&class| {
+            (0..num_pixels).any(|pixel| holds(values[layout.index(num_classes, num_pixels, class, pixel)]))
+        })
+        .collect()
+}

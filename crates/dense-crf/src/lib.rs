@@ -1,0 +1,21 @@
+//! Fully connected conditional random fields for images.
+#![forbid(unsafe_code)]
+
+mod blur;
+mod crf;
+mod error;
+mod features;
+mod lattice;
+mod marginals;
+mod mean_field;
+mod pairwise;
+mod params;
+mod simplex;
+mod tiles;
+mod vertex_table;
+
+pub use crf::DenseCrf;
+pub use error::Error;
+pub use marginals::{Layout, Marginals};
+pub use pairwise::{Compatibility, Kernel, Normalization};
+pub use params::Params;

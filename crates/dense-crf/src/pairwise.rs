@@ -1,0 +1,213 @@
+//! One pairwise term: a Gaussian kernel over features with its normalisation, and the compatibility of labels. The kernel
+//! is filtered by a permutohedral lattice; the sums over iterations are left to `mean_field`.
+
+use rayon::prelude::*;
+
+use crate::Error;
+use crate::blur::{LatticeValues, blur};
+use crate::features::Features;
+use crate::lattice::{Lattice, WEIGHT_ONE};
+use crate::tiles::{Tiles, split_at_starts};
+
+/// How the features of two pixels are compared: the kernel is `exp(-½ |A (fᵢ − fⱼ)|²)`.
+///
+/// pydensecrf's `DIAG_KERNEL` and `FULL_KERNEL` start with A = identity and differ from `CONST_KERNEL` only in learning,
+/// which it does not expose; here the map can be given.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Kernel {
+    /// A is the identity: features are used as they are.
+    #[default]
+    Const,
+    /// A is diagonal: one factor for each feature, that is one over its standard deviation.
+    Diagonal(Vec<f32>),
+    /// A is any square matrix, row-major: the kernel's inverse covariance is `AᵀA`.
+    Full(Vec<f32>),
+}
+
+impl Kernel {
+    /// The kernel with a given covariance matrix (row-major, symmetric, positive definite).
+    ///
+    /// # Errors
+    /// If the matrix is not square of that dimension or not positive definite.
+    pub fn from_covariance(dimension: usize, covariance: &[f32]) -> Result<Self, Error> {
+        check_square("covariance", covariance, dimension)?;
+        // Cholesky: covariance = L·Lᵀ, so A = L⁻¹ gives AᵀA = covariance⁻¹.
+        let at = |row: usize, column: usize| row * dimension + column;
+        let mut lower = vec![0.0f64; dimension * dimension];
+        for row in 0..dimension {
+            for column in 0..=row {
+                let dot: f64 = (0..column).map(|k| lower[at(row, k)] * lower[at(column, k)]).sum();
+                let rest = f64::from(covariance[at(row, column)]) - dot;
+                if row > column {
+                    lower[at(row, column)] = rest / lower[at(column, column)];
+                } else if rest > 0.0 && rest.is_finite() {
+                    lower[at(row, row)] = rest.sqrt();
+                } else {
+                    return Err(Error::NotPositiveDefinite { dimension });
+                }
+                let asymmetry = (covariance[at(row, column)] - covariance[at(column, row)]).abs();
+                if asymmetry > 1e-5 * covariance[at(row, row)].max(covariance[at(column, column)]) {
+                    return Err(Error::NotPositiveDefinite { dimension });
+                }
+            }
+        }
+        let mut inverse = vec![0.0f64; dimension * dimension];
+        for column in 0..dimension {
+            for row in column..dimension {
+                let unit = if row == column { 1.0 } else { 0.0 };
+                let dot: f64 = (column..row).map(|k| lower[at(row, k)] * inverse[at(k, column)]).sum();
+                inverse[at(row, column)] = (unit - dot) / lower[at(row, row)];
+            }
+        }
+        Ok(Self::Full(inverse.into_iter().map(|value| value as f32).collect()))
+    }
+
+    /// The map as a row-major matrix, unless it is the identity.
+    fn matrix(&self, dimension: usize) -> Result<Option<Vec<f32>>, Error> {
+        match self {
+            Self::Const => Ok(None),
+            Self::Diagonal(factors) => {
+                check_values("kernel diagonal", factors, dimension, "one factor for each feature")?;
+                let mut matrix = vec![0.0; dimension * dimension];
+                for (i, &factor) in factors.iter().enumerate() {
+                    matrix[i * dimension + i] = factor;
+                }
+                Ok(Some(matrix))
+            }
+            Self::Full(matrix) => {
+                check_square("kernel matrix", matrix, dimension)?;
+                Ok(Some(matrix.clone()))
+            }
+        }
+    }
+}
+
+/// What it costs to give two pixels the classes a and b, as a factor of the kernel.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Compatibility {
+    /// Equal classes are rewarded by this weight, all others cost nothing. The usual choice, positive.
+    Potts(f32),
+    /// The cost of equal classes, one for each class; negative values reward. (In pydensecrf, too, the sign differs from
+    /// Potts.)
+    Diagonal(Vec<f32>),
+    /// The cost of each pair of classes, row-major; its symmetric part is used, as in pydensecrf.
+    Matrix(Vec<f32>),
+}
+
+impl Compatibility {
+    pub(crate) fn check(&self, num_classes: usize) -> Result<(), Error> {
+        match self {
+            Self::Potts(weight) => check_values("Potts weight", &[*weight], 1, "one weight"),
+            Self::Diagonal(costs) => check_values("diagonal compatibility", costs, num_classes, "one cost a class"),
+            Self::Matrix(costs) => check_square("compatibility matrix", costs, num_classes),
+        }
+    }
+}
+
+/// How a kernel is scaled by the weight n that it gives a pixel in total (the kernel applied to an image of ones).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Normalization {
+    /// Not at all.
+    None,
+    /// Values are divided by n before filtering.
+    Before,
+    /// Values are divided by n after filtering: a weighted mean.
+    After,
+    /// Values are divided by √n before and after. The default, as in pydensecrf.
+    #[default]
+    Symmetric,
+}
+
+/// A pairwise term ready for inference.
+pub(crate) struct Term {
+    pub(crate) lattice: Lattice,
+    pub(crate) compatibility: Compatibility,
+    normalization: Normalization,
+    /// Factor of each pixel in tile order; empty where there is no normalisation.
+    norm: Vec<f32>,
+    /// Undoes the gain of the blur, so that the kernel is 1 at distance 0 (a constant of Adams' code).
+    alpha: f32,
+}
+
+impl Term {
+    pub(crate) fn new(
+        features: Features<'_>,
+        kernel: &Kernel,
+        compatibility: Compatibility,
+        normalization: Normalization,
+        tiles: &Tiles,
+    ) -> Result<Self, Error> {
+        let dimension = features.dimension();
+        let features = match kernel.matrix(dimension)? {
+            Some(matrix) => features.mapped(matrix),
+            None => features,
+        };
+        let lattice = Lattice::build(&features, tiles)?;
+        let alpha = 1.0 / (1.0 + (-(dimension as f32)).exp2());
+        let mut term = Self { lattice, compatibility, normalization, norm: Vec::new(), alpha };
+        if normalization != Normalization::None {
+            term.norm = term.filter_ones(tiles);
+            term.norm.par_iter_mut().for_each(|n| {
+                *n = 1.0 / if normalization == Normalization::Symmetric { n.sqrt() } else { *n };
+            });
+        }
+        Ok(term)
+    }
+
+    /// Factors of one tile's pixels before filtering, those of the weights' 16 bits included.
+    pub(crate) fn scale_before(&self, tiles: &Tiles, tile: usize) -> impl Fn(usize) -> f32 + '_ {
+        let applies = matches!(self.normalization, Normalization::Before | Normalization::Symmetric);
+        self.scale(applies, 1.0 / WEIGHT_ONE, tiles, tile)
+    }
+
+    /// Factors of one tile's pixels after filtering.
+    pub(crate) fn scale_after(&self, tiles: &Tiles, tile: usize) -> impl Fn(usize) -> f32 + '_ {
+        let applies = matches!(self.normalization, Normalization::After | Normalization::Symmetric);
+        self.scale(applies, self.alpha / WEIGHT_ONE, tiles, tile)
+    }
+
+    fn scale(&self, applies: bool, constant: f32, tiles: &Tiles, tile: usize) -> impl Fn(usize) -> f32 + '_ {
+        let norm = if applies { tiles.slice(&self.norm, 1, tile) } else { &[] };
+        move |pixel| norm.get(pixel).map_or(constant, |n| n * constant)
+    }
+
+    /// The kernel applied to an image of ones, in tile order.
+    fn filter_ones(&self, tiles: &Tiles) -> Vec<f32> {
+        let lattice = &self.lattice;
+        let num_corners = lattice.dimension() + 1;
+        let mut values = LatticeValues::new(lattice, 1);
+        split_at_starts(&mut values.rows, &lattice.row_starts, 1).into_par_iter().enumerate().for_each(|(tile, rows)| {
+            for corner in tiles.slice(&lattice.corners, num_corners, tile) {
+                rows[(corner & 0xffff) as usize] += (corner >> 16) as f32 / WEIGHT_ONE;
+            }
+        });
+        blur(lattice, &mut values, 1);
+        let mut out = vec![0.0; tiles.num_pixels()];
+        tiles.split_mut(&mut out, 1).into_par_iter().enumerate().for_each(|(tile, out)| {
+            let vertices = &lattice.vertex_of_row[lattice.row_starts[tile]..lattice.row_starts[tile + 1]];
+            let corners = tiles.slice(&lattice.corners, num_corners, tile);
+            for (out, corners) in out.iter_mut().zip(corners.chunks_exact(num_corners)) {
+                let sum: f32 = corners
+                    .iter()
+                    .map(|corner| (corner >> 16) as f32 * values.vertices[vertices[(corner & 0xffff) as usize] as usize])
+                    .sum();
+                *out = sum * (self.alpha / WEIGHT_ONE);
+            }
+        });
+        out
+    }
+}
+
+fn check_square(what: &'static str, values: &[f32], dimension: usize) -> Result<(), Error> {
+    check_values(what, values, dimension * dimension, "a square matrix, row-major")
+}
+
+fn check_values(what: &'static str, values: &[f32], expected: usize, shape: &'static str) -> Result<(), Error> {
+    if values.len() != expected {
+        return Err(Error::Length { what, got: values.len(), expected, shape });
+    }
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(index) => Err(Error::NotFinite { what, index, value: values[index] }),
+        None => Ok(()),
+    }
+}
