@@ -286,3 +286,107 @@ fn crossing(width: usize, height: usize, previous: (i32, i32), current: (i32, i3
 fn bad(reason: String) -> MaskError {
     MaskError::BadCocoSegmentation(reason)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mask as pycocotools makes it (reference/data/make.py).
+    #[derive(serde::Deserialize)]
+    struct Case {
+        width: usize,
+        height: usize,
+        polygons: Vec<Vec<f64>>,
+        parts: Vec<String>,
+        compressed: String,
+        counts: Vec<u32>,
+        area: u64,
+    }
+
+    fn cases() -> Vec<Case> {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../reference/data/coco_masks.json"
+        );
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn polygons_are_rasterised_as_pycocotools_does() {
+        let cases = cases();
+        assert!(cases.len() >= 69);
+        for Case {
+            width,
+            height,
+            polygons,
+            parts,
+            compressed,
+            area,
+            ..
+        } in cases
+        {
+            for (polygon, part) in polygons.iter().zip(parts) {
+                let rle = Rle::from_polygon(width, height, polygon).unwrap();
+                assert_eq!(rle.to_compressed(), part, "{width}×{height} {polygon:?}");
+            }
+            let union = Rle::from_polygons(width, height, &polygons).unwrap();
+            assert_eq!(union.to_compressed(), compressed, "{width}×{height} {polygons:?}");
+            assert_eq!(union.area(), area);
+        }
+    }
+
+    #[test]
+    fn both_forms_of_run_lengths_give_the_same_mask() {
+        for Case {
+            width,
+            height,
+            compressed,
+            counts,
+            ..
+        } in cases()
+        {
+            let plain = Rle::from_counts(width, height, counts).unwrap();
+            let packed = Rle::from_compressed(width, height, &compressed).unwrap();
+            let pixels = |rle: &Rle| {
+                let mut on = vec![false; width * height];
+                rle.runs().for_each(|run| on[run].fill(true));
+                on
+            };
+            let on = pixels(&plain);
+            assert_eq!(on, pixels(&packed));
+            let encoded = Rle::from_pixels(width, height, |x, y| on[x * height + y]).unwrap();
+            assert_eq!(pixels(&encoded), on);
+            assert_eq!(
+                Rle::from_compressed(width, height, &encoded.to_compressed()).unwrap(),
+                encoded
+            );
+        }
+    }
+
+    #[test]
+    fn long_runs_survive_compression() {
+        let counts = vec![0, 1, 3_999_999_000, 5, 0, 900, 94];
+        let rle = Rle::from_counts(40_000, 100_000, counts).unwrap();
+        assert_eq!(
+            Rle::from_compressed(40_000, 100_000, &rle.to_compressed()).unwrap(),
+            rle
+        );
+    }
+
+    #[test]
+    fn malformed_segmentations_are_refused_with_the_reason() {
+        let reason = |result: Result<Rle, MaskError>| result.unwrap_err().to_string();
+        assert!(reason(Rle::from_counts(3, 2, vec![1, 2])).contains("cover 3 pixels, expected 3×2 = 6"));
+        assert!(reason(Rle::from_counts(3, 2, vec![u32::MAX; 3])).contains("cover 12884901885"));
+        assert!(reason(Rle::from_compressed(3, 2, "6 ")).contains("` `"));
+        assert!(reason(Rle::from_compressed(3, 2, "ooooooooo")).contains("32 bits"));
+        assert!(reason(Rle::from_compressed(3, 2, "o")).contains("ends within a run"));
+        assert!(reason(Rle::from_compressed(3, 2, "O6")).contains("a run of -1 pixels"));
+        assert!(reason(Rle::from_compressed(3, 2, "é")).contains("\\xc3"));
+        assert!(reason(Rle::from_polygon(3, 2, &[1.0, 2.0, 3.0])).contains("3 numbers"));
+        assert!(reason(Rle::from_polygon(3, 2, &[1.0, f64::NAN])).contains("NaN"));
+        assert!(reason(Rle::from_polygon(3, 2, &[1.0, 1e12])).contains("1000000000000"));
+        assert!(Rle::from_polygon(0, 2, &[]).is_err());
+        assert_eq!(Rle::from_polygon(3, 2, &[]).unwrap().area(), 0);
+    }
+}
