@@ -57,16 +57,10 @@ impl Classes {
     pub fn from_names<N: Into<String>>(foreground: impl IntoIterator<Item = N>) -> Result<Self, MaskError> {
         let mut names = vec![BACKGROUND.to_string()];
         let given = foreground.into_iter().map(Into::into).enumerate();
-        names.extend(
-            given
-                .filter(|(i, name)| *i > 0 || name != BACKGROUND)
-                .map(|(_, name)| name),
-        );
+        names.extend(given.filter(|(i, name)| *i > 0 || name != BACKGROUND).map(|(_, name)| name));
         if names.len() > MAX_FOREGROUND + 1 {
             let found = names.len() - 1;
-            return Err(MaskError::BadClasses(format!(
-                "{found} classes, expected at most {MAX_FOREGROUND}"
-            )));
+            return Err(MaskError::BadClasses(format!("{found} classes, expected at most {MAX_FOREGROUND}")));
         }
         let mut index_of = HashMap::with_capacity(names.len());
         for (index, name) in names.iter().enumerate() {
@@ -158,17 +152,10 @@ mod tests {
 
     #[test]
     fn unusable_lists_are_refused_with_the_reason() {
-        let message = |names: &[&str]| {
-            Classes::from_names(names.iter().copied())
-                .unwrap_err()
-                .to_string()
-        };
+        let message = |names: &[&str]| Classes::from_names(names.iter().copied()).unwrap_err().to_string();
         assert_eq!(message(&["dog", "dog"]), "class list: `dog` stands twice");
         assert_eq!(message(&["dog", " "]), "class list: class 2 has an empty name");
-        assert_eq!(
-            message(&["dog", "background"]),
-            "class list: `background` stands twice"
-        );
+        assert_eq!(message(&["dog", "background"]), "class list: `background` stands twice");
         let many = Classes::numbered(255).unwrap_err().to_string();
         assert_eq!(many, "class list: 255 classes, expected at most 254");
     }

@@ -10,16 +10,9 @@ const FONT: &str = "font-family=\"Helvetica,Arial,sans-serif\"";
 /// occur neither in truth nor in prediction are left out.
 pub fn confusion_svg(matrix: &ConfusionMatrix, classes: &Classes) -> String {
     let scores = matrix.scores(classes);
-    let shown: Vec<_> = scores
-        .per_class
-        .iter()
-        .filter(|class| class.truth_pixels + class.predicted_pixels > 0)
-        .collect();
-    let longest_name = shown
-        .iter()
-        .map(|class| class.name.chars().count())
-        .max()
-        .unwrap_or(0);
+    let shown: Vec<_> =
+        scores.per_class.iter().filter(|class| class.truth_pixels + class.predicted_pixels > 0).collect();
+    let longest_name = shown.iter().map(|class| class.name.chars().count()).max().unwrap_or(0);
     let margin = 30 + 7 * longest_name.clamp(6, 30);
     let side = CELL * shown.len();
     let (width, height) = (margin + side + 20, margin + side + 44);
@@ -46,11 +39,7 @@ pub fn confusion_svg(matrix: &ConfusionMatrix, classes: &Classes) -> String {
     for (row, truth) in shown.iter().enumerate() {
         for (column, prediction) in shown.iter().enumerate() {
             let count = matrix.count(truth.index, prediction.index);
-            let share = if truth.truth_pixels > 0 {
-                count as f64 / truth.truth_pixels as f64
-            } else {
-                0.0
-            };
+            let share = if truth.truth_pixels > 0 { count as f64 / truth.truth_pixels as f64 } else { 0.0 };
             let (x, y) = (margin + column * CELL, margin + row * CELL);
             let ink = if share > 0.5 { "#ffffff" } else { "#202020" };
             put(format_args!(
@@ -72,11 +61,8 @@ pub fn confusion_svg(matrix: &ConfusionMatrix, classes: &Classes) -> String {
             put(format_args!("</g>\n"));
         }
     }
-    let mean_iou = scores
-        .mean_iou
-        .map_or("no class in the truth".to_string(), |value| {
-            format!("mIoU {value:.2} %")
-        });
+    let mean_iou =
+        scores.mean_iou.map_or("no class in the truth".to_string(), |value| format!("mIoU {value:.2} %"));
     put(format_args!(
         "<text x=\"{margin}\" y=\"{}\" {FONT} font-size=\"13\">{mean_iou}. Rows: truth, columns: prediction, \
          in % of the row.</text>\n</svg>\n",
@@ -88,19 +74,11 @@ pub fn confusion_svg(matrix: &ConfusionMatrix, classes: &Classes) -> String {
 /// White to dark blue. The square root lifts small confusions out of the white.
 fn shade(share: f64) -> String {
     let mix = |from: f64, to: f64| (from + (to - from) * share.sqrt()).round() as u8;
-    format!(
-        "#{:02x}{:02x}{:02x}",
-        mix(255.0, 8.0),
-        mix(255.0, 48.0),
-        mix(255.0, 107.0)
-    )
+    format!("#{:02x}{:02x}{:02x}", mix(255.0, 8.0), mix(255.0, 48.0), mix(255.0, 107.0))
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -112,14 +90,9 @@ mod tests {
     fn the_picture_shows_shares_and_survives_names_with_markup() {
         let mut matrix = ConfusionMatrix::new(4);
         let truth = LabelMap::new(4, 1, vec![1, 1, 1, 1]).unwrap();
-        matrix
-            .add(&LabelMap::new(4, 1, vec![1, 1, 1, 2]).unwrap(), &truth)
-            .unwrap();
+        matrix.add(&LabelMap::new(4, 1, vec![1, 1, 1, 2]).unwrap(), &truth).unwrap();
         let svg = confusion_svg(&matrix, &Classes::from_names(["<b>&", "rust", "never"]).unwrap());
-        assert!(
-            svg.contains("&lt;b&gt;&amp; predicted as rust: 1 pixels, 25.00 %"),
-            "{svg}"
-        );
+        assert!(svg.contains("&lt;b&gt;&amp; predicted as rust: 1 pixels, 25.00 %"), "{svg}");
         assert!(!svg.contains("<b>") && !svg.contains("never"), "{svg}");
     }
 }

@@ -83,6 +83,14 @@ pub enum MaskError {
     /// A class list that cannot be used.
     #[error("class list: {0}")]
     BadClasses(String),
+    /// A file of stored scores that cannot be used.
+    #[error("{}: {reason}; expected an .npz file with `scores`, `classes` and `size`", path.display())]
+    BadScoreFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// Malformed COCO segmentation.
     #[error("COCO segmentation: {0}")]
     BadCocoSegmentation(String),
@@ -91,9 +99,6 @@ pub enum MaskError {
 impl MaskError {
     /// An I/O error with the file it concerns.
     pub fn io(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
-        MaskError::Io {
-            path: path.into(),
-            source,
-        }
+        MaskError::Io { path: path.into(), source }
     }
 }

@@ -18,15 +18,8 @@ pub struct ConfusionMatrix {
 impl ConfusionMatrix {
     /// An empty matrix for `num_classes` classes, background included (1 to 255).
     pub fn new(num_classes: usize) -> Self {
-        assert!(
-            (1..=255).contains(&num_classes),
-            "a label map tells 1 to 255 classes apart"
-        );
-        ConfusionMatrix {
-            num_classes,
-            counts: vec![0; num_classes * (num_classes + 1)],
-            num_ignored: 0,
-        }
+        assert!((1..=255).contains(&num_classes), "a label map tells 1 to 255 classes apart");
+        ConfusionMatrix { num_classes, counts: vec![0; num_classes * (num_classes + 1)], num_ignored: 0 }
     }
 
     /// Number of classes, background included.
@@ -49,10 +42,7 @@ impl ConfusionMatrix {
     pub fn add(&mut self, prediction: &LabelMap, truth: &LabelMap) -> Result<(), MaskError> {
         if prediction.size() != truth.size() {
             let (prediction_size, truth_size) = (prediction.size(), truth.size());
-            return Err(MaskError::SizeMismatch {
-                prediction_size,
-                truth_size,
-            });
+            return Err(MaskError::SizeMismatch { prediction_size, truth_size });
         }
         // Pairs are counted for all labels first: one pass without a branch, and a bad label costs nothing to find.
         let mut pairs = vec![0u32; 1 << 16];
@@ -69,11 +59,7 @@ impl ConfusionMatrix {
             if true_label == IGNORE {
                 self.num_ignored += count;
             } else {
-                let column = if predicted == IGNORE {
-                    self.num_classes
-                } else {
-                    usize::from(predicted)
-                };
+                let column = if predicted == IGNORE { self.num_classes } else { usize::from(predicted) };
                 self.counts[usize::from(true_label) * (self.num_classes + 1) + column] += count;
             }
         }
@@ -84,11 +70,7 @@ impl ConfusionMatrix {
         if label == IGNORE || usize::from(label) < self.num_classes {
             return Ok(());
         }
-        Err(MaskError::LabelOutOfRange {
-            map,
-            label,
-            num_classes: self.num_classes,
-        })
+        Err(MaskError::LabelOutOfRange { map, label, num_classes: self.num_classes })
     }
 
     /// Adds the counts of another matrix of the same classes.
@@ -104,11 +86,7 @@ impl ConfusionMatrix {
     /// the background stays.
     pub fn trimmed(&self) -> ConfusionMatrix {
         let occurs = |class: usize| self.truth_pixels(class) + self.predicted_pixels(class) > 0;
-        let num_classes = (1..self.num_classes)
-            .rev()
-            .find(|&class| occurs(class))
-            .unwrap_or(0)
-            + 1;
+        let num_classes = (1..self.num_classes).rev().find(|&class| occurs(class)).unwrap_or(0) + 1;
         let mut trimmed = ConfusionMatrix::new(num_classes);
         trimmed.num_ignored = self.num_ignored;
         for (row, truth) in trimmed.counts.chunks_exact_mut(num_classes + 1).zip(0..) {
@@ -121,9 +99,7 @@ impl ConfusionMatrix {
     }
 
     fn truth_pixels(&self, class: usize) -> u64 {
-        self.counts[class * (self.num_classes + 1)..][..self.num_classes + 1]
-            .iter()
-            .sum()
+        self.counts[class * (self.num_classes + 1)..][..self.num_classes + 1].iter().sum()
     }
 
     fn predicted_pixels(&self, class: usize) -> u64 {
@@ -133,16 +109,14 @@ impl ConfusionMatrix {
     /// All scores, in percent.
     pub fn scores(&self, classes: &Classes) -> Scores {
         assert_eq!(self.num_classes, classes.len(), "the class list fits the matrix");
-        let per_class: Vec<ClassScores> = (0..self.num_classes)
-            .map(|class| self.class_scores(class, &classes.names()[class]))
-            .collect();
+        let per_class: Vec<ClassScores> =
+            (0..self.num_classes).map(|class| self.class_scores(class, &classes.names()[class])).collect();
         let num_pixels: u64 = per_class.iter().map(|class| class.truth_pixels).sum();
         let num_correct: u64 = (0..self.num_classes).map(|class| self.count(class, class)).sum();
 
         let in_truth = || per_class.iter().filter(|class| class.truth_pixels > 0);
-        let weighted_iou: f64 = in_truth()
-            .map(|class| class.truth_pixels as f64 * class.iou.unwrap_or(0.0))
-            .sum();
+        let weighted_iou: f64 =
+            in_truth().map(|class| class.truth_pixels as f64 * class.iou.unwrap_or(0.0)).sum();
         let (foreground_iou, background_iou) = self.foreground_background_iou();
         Scores {
             unit: "percent",
@@ -179,16 +153,12 @@ impl ConfusionMatrix {
     /// IoU of "any class but 0" and of class 0; an unlabelled pixel is neither.
     fn foreground_background_iou(&self) -> (Option<f64>, Option<f64>) {
         let foreground = 1..self.num_classes;
-        let both_foreground: u64 = foreground
-            .clone()
-            .flat_map(|t| foreground.clone().map(move |p| self.count(t, p)))
-            .sum();
+        let both_foreground: u64 =
+            foreground.clone().flat_map(|t| foreground.clone().map(move |p| self.count(t, p))).sum();
         let true_foreground: u64 = foreground.clone().map(|class| self.truth_pixels(class)).sum();
         let predicted_foreground: u64 = foreground.map(|class| self.predicted_pixels(class)).sum();
-        let foreground_iou = percent(
-            both_foreground,
-            true_foreground + predicted_foreground - both_foreground,
-        );
+        let foreground_iou =
+            percent(both_foreground, true_foreground + predicted_foreground - both_foreground);
         (foreground_iou, self.class_scores(0, "").iou)
     }
 }
@@ -277,34 +247,19 @@ mod tests {
         let mut matrix = ConfusionMatrix::new(4);
         matrix.add(&prediction, &truth).unwrap();
         let scores = matrix.scores(&Classes::numbered(3).unwrap());
-        assert!(close(
-            scores.mean_iou,
-            100.0 * (1.0 / 2.0 + 1.0 / 3.0 + 2.0 / 3.0) / 3.0
-        )); // 0, 1, 2
-        assert!(close(
-            scores.mean_iou_with_union,
-            100.0 * (1.0 / 2.0 + 1.0 / 3.0 + 2.0 / 3.0) / 4.0
-        )); // and 3
+        assert!(close(scores.mean_iou, 100.0 * (1.0 / 2.0 + 1.0 / 3.0 + 2.0 / 3.0) / 3.0)); // 0, 1, 2
+        assert!(close(scores.mean_iou_with_union, 100.0 * (1.0 / 2.0 + 1.0 / 3.0 + 2.0 / 3.0) / 4.0)); // and 3
         assert!(close(scores.pixel_accuracy, 100.0 * 5.0 / 8.0));
-        assert!(close(
-            scores.mean_accuracy,
-            100.0 * (2.0 / 4.0 + 1.0 / 2.0 + 2.0 / 2.0) / 3.0
-        ));
+        assert!(close(scores.mean_accuracy, 100.0 * (2.0 / 4.0 + 1.0 / 2.0 + 2.0 / 2.0) / 3.0));
         // (4 · 1/2 + 2 · 1/3 + 2 · 2/3) / 8 = 4/8
         assert!(close(scores.frequency_weighted_iou, 50.0));
         // Foreground: truth 4 pixels, predicted 6, both 4 -> 4/6. Background as above.
         assert!(close(scores.foreground_iou, 100.0 * 4.0 / 6.0));
         assert!(close(scores.background_iou, 50.0));
-        assert!(close(
-            scores.foreground_background_mean_iou,
-            100.0 * (4.0 / 6.0 + 0.5) / 2.0
-        ));
+        assert!(close(scores.foreground_background_mean_iou, 100.0 * (4.0 / 6.0 + 0.5) / 2.0));
         assert!(close(scores.per_class[2].precision, 100.0 * 2.0 / 3.0));
         assert_eq!(scores.per_class[3].accuracy, None);
-        assert_eq!(
-            (scores.num_pixels, scores.num_ignored, scores.num_unlabelled),
-            (8, 1, 0)
-        );
+        assert_eq!((scores.num_pixels, scores.num_ignored, scores.num_unlabelled), (8, 1, 0));
     }
 
     #[test]
@@ -329,36 +284,18 @@ mod tests {
     #[test]
     fn bad_labels_and_sizes_are_errors_that_count_nothing() {
         let mut matrix = ConfusionMatrix::new(2);
-        let message = matrix
-            .add(&map(&[0, 90, 0]), &map(&[0, 0, 0]))
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            message,
-            "the prediction holds class index 90, expected 0 to 1 or 255 (ignore)"
-        );
-        let message = matrix
-            .add(&map(&[0, 0, 0]), &map(&[0, 2, 0]))
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            message,
-            "the truth holds class index 2, expected 0 to 1 or 255 (ignore)"
-        );
+        let message = matrix.add(&map(&[0, 90, 0]), &map(&[0, 0, 0])).unwrap_err().to_string();
+        assert_eq!(message, "the prediction holds class index 90, expected 0 to 1 or 255 (ignore)");
+        let message = matrix.add(&map(&[0, 0, 0]), &map(&[0, 2, 0])).unwrap_err().to_string();
+        assert_eq!(message, "the truth holds class index 2, expected 0 to 1 or 255 (ignore)");
         let tall = LabelMap::filled(1, 3, 0).unwrap();
-        assert!(matches!(
-            matrix.add(&map(&[0, 0, 0]), &tall),
-            Err(MaskError::SizeMismatch { .. })
-        ));
+        assert!(matches!(matrix.add(&map(&[0, 0, 0]), &tall), Err(MaskError::SizeMismatch { .. })));
         assert_eq!(matrix, ConfusionMatrix::new(2));
     }
 
     #[test]
     fn merging_equals_counting_together_and_trimming_loses_nothing() {
-        let (a, b) = (
-            (map(&[0, 1, 2]), map(&[0, 1, 1])),
-            (map(&[2, 255, 0]), map(&[2, 0, 255])),
-        );
+        let (a, b) = ((map(&[0, 1, 2]), map(&[0, 1, 1])), (map(&[2, 255, 0]), map(&[2, 0, 255])));
         let mut together = ConfusionMatrix::new(200);
         together.add(&a.0, &a.1).unwrap();
         together.add(&b.0, &b.1).unwrap();

@@ -39,10 +39,7 @@ impl MaskPairs {
         for name in names {
             match (predicted.get(&name), true_masks.get(&name)) {
                 (Some(prediction), Some(truth)) => {
-                    found.pairs.push(MaskPair {
-                        prediction: prediction.clone(),
-                        truth: truth.clone(),
-                    });
+                    found.pairs.push(MaskPair { prediction: prediction.clone(), truth: truth.clone() });
                 }
                 (Some(_), None) => found.without_truth.push(name),
                 (None, _) => found.without_prediction.push(name),
@@ -59,17 +56,10 @@ fn png_files(folder: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, MaskError> {
         let entry = entry.map_err(|error| {
             let path = error.path().unwrap_or(folder).to_path_buf();
             let text = error.to_string();
-            MaskError::io(
-                path,
-                error
-                    .into_io_error()
-                    .unwrap_or_else(|| std::io::Error::other(text)),
-            )
+            MaskError::io(path, error.into_io_error().unwrap_or_else(|| std::io::Error::other(text)))
         })?;
         let path = entry.path();
-        let is_png = path
-            .extension()
-            .is_some_and(|extension| extension.eq_ignore_ascii_case("png"));
+        let is_png = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("png"));
         if is_png && entry.file_type().is_file() {
             let name = path.strip_prefix(folder).unwrap_or(path).with_extension("");
             files.insert(name, path.to_path_buf());
@@ -100,11 +90,7 @@ pub struct FolderEvaluation {
 
 impl FolderEvaluation {
     fn empty(num_classes: usize) -> Self {
-        FolderEvaluation {
-            matrix: ConfusionMatrix::new(num_classes),
-            num_images: 0,
-            failures: Vec::new(),
-        }
+        FolderEvaluation { matrix: ConfusionMatrix::new(num_classes), num_images: 0, failures: Vec::new() }
     }
 
     fn merged(mut self, other: Self) -> Self {
@@ -122,19 +108,13 @@ pub fn evaluate_pairs(pairs: &[MaskPair], num_classes: usize) -> FolderEvaluatio
         match add_pair(&mut evaluation.matrix, pair) {
             Ok(()) => evaluation.num_images += 1,
             Err(error) => {
-                evaluation.failures.push(MaskFailure {
-                    prediction: pair.prediction.clone(),
-                    error,
-                });
+                evaluation.failures.push(MaskFailure { prediction: pair.prediction.clone(), error });
             }
         }
         evaluation
     };
     // rayon keeps the order of indexed items when it reduces, so the failures stay in order too.
-    pairs
-        .par_iter()
-        .fold(empty, count)
-        .reduce(empty, FolderEvaluation::merged)
+    pairs.par_iter().fold(empty, count).reduce(empty, FolderEvaluation::merged)
 }
 
 fn add_pair(matrix: &mut ConfusionMatrix, pair: &MaskPair) -> Result<(), MaskError> {
@@ -171,10 +151,7 @@ mod tests {
         assert_eq!((evaluation.num_images, evaluation.matrix.count(1, 1)), (1, 1));
         assert_eq!(evaluation.failures.len(), 1);
         assert!(evaluation.failures[0].prediction.ends_with("b.png"));
-        assert!(matches!(
-            evaluation.failures[0].error,
-            MaskError::SizeMismatch { .. }
-        ));
+        assert!(matches!(evaluation.failures[0].error, MaskError::SizeMismatch { .. }));
     }
 
     #[test]

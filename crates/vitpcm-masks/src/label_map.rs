@@ -21,27 +21,15 @@ impl LabelMap {
         let num_pixels = checked_num_pixels(width, height)?;
         if labels.len() != num_pixels {
             let expected = format!("{width}×{height} = {num_pixels}");
-            return Err(MaskError::WrongLength {
-                what: "label map",
-                found: labels.len(),
-                expected,
-            });
+            return Err(MaskError::WrongLength { what: "label map", found: labels.len(), expected });
         }
-        Ok(LabelMap {
-            width,
-            height,
-            labels,
-        })
+        Ok(LabelMap { width, height, labels })
     }
 
     /// A map of one label everywhere.
     pub fn filled(width: usize, height: usize, label: u8) -> Result<Self, MaskError> {
         let num_pixels = checked_num_pixels(width, height)?;
-        Ok(LabelMap {
-            width,
-            height,
-            labels: vec![label; num_pixels],
-        })
+        Ok(LabelMap { width, height, labels: vec![label; num_pixels] })
     }
 
     /// Pixels a row.
@@ -81,9 +69,7 @@ impl LabelMap {
 
 /// `width × height`, if both sides are at least 1 and the product fits in 32 bits.
 pub(crate) fn checked_num_pixels(width: usize, height: usize) -> Result<usize, MaskError> {
-    let num_pixels = width
-        .checked_mul(height)
-        .filter(|&n| n > 0 && u32::try_from(n).is_ok());
+    let num_pixels = width.checked_mul(height).filter(|&n| n > 0 && u32::try_from(n).is_ok());
     num_pixels.ok_or(MaskError::BadSize { width, height })
 }
 

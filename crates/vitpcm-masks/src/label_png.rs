@@ -44,29 +44,16 @@ pub fn read_label_png(path: &Path) -> Result<LabelMap, MaskError> {
     let (decoder, (width, height)) = open(path)?;
     if checked_num_pixels(width, height)? > MAX_MASK_PIXELS {
         let found = format!("{width}×{height} pixels, more than the {MAX_MASK_PIXELS} that are read");
-        return Err(MaskError::NotALabelMap {
-            path: path.to_path_buf(),
-            found,
-        });
+        return Err(MaskError::NotALabelMap { path: path.to_path_buf(), found });
     }
-    let bad_png = |reason: String| MaskError::BadPng {
-        path: path.to_path_buf(),
-        reason,
-    };
+    let bad_png = |reason: String| MaskError::BadPng { path: path.to_path_buf(), reason };
     let mut reader = decoder.read_info().map_err(|e| bad_png(e.to_string()))?;
-    let length = reader
-        .output_buffer_size()
-        .ok_or_else(|| bad_png("too large".to_string()))?;
+    let length = reader.output_buffer_size().ok_or_else(|| bad_png("too large".to_string()))?;
     let mut samples = vec![0; length];
-    let frame = reader
-        .next_frame(&mut samples)
-        .map_err(|e| bad_png(e.to_string()))?;
+    let frame = reader.next_frame(&mut samples).map_err(|e| bad_png(e.to_string()))?;
     samples.truncate(frame.buffer_size());
     let labels = labels_of_samples(samples, width, frame.line_size, frame.color_type, frame.bit_depth)
-        .map_err(|found| MaskError::NotALabelMap {
-            path: path.to_path_buf(),
-            found,
-        })?;
+        .map_err(|found| MaskError::NotALabelMap { path: path.to_path_buf(), found })?;
     LabelMap::new(width, height, labels)
 }
 
@@ -79,10 +66,7 @@ fn open(path: &Path) -> Result<(FileDecoder, (usize, usize)), MaskError> {
     // Indices as they are stored: without this a palette would be expanded to colours and the labels lost.
     decoder.set_transformations(Transformations::IDENTITY);
     let header = decoder.read_header_info();
-    let header = header.map_err(|e| MaskError::BadPng {
-        path: path.to_path_buf(),
-        reason: e.to_string(),
-    })?;
+    let header = header.map_err(|e| MaskError::BadPng { path: path.to_path_buf(), reason: e.to_string() })?;
     let size = (header.width as usize, header.height as usize);
     Ok((decoder, size))
 }
@@ -100,12 +84,8 @@ fn labels_of_samples(
             Ok(unpack(&samples, width, line_size, depth as usize))
         }
         (ColorType::Grayscale, BitDepth::Sixteen) => {
-            let pairs = samples
-                .chunks_exact(2)
-                .map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
-            pairs
-                .map(|value| u8::try_from(value).map_err(|_| format!("class index {value}")))
-                .collect()
+            let pairs = samples.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
+            pairs.map(|value| u8::try_from(value).map_err(|_| format!("class index {value}"))).collect()
         }
         (ColorType::Rgb, BitDepth::Eight) => labels_of_colours(samples.chunks_exact(3)),
         (ColorType::Rgba, BitDepth::Eight) => labels_of_colours(samples.chunks_exact(4)),
@@ -155,14 +135,7 @@ mod tests {
     fn check(width: u32, colour: ColorType, depth: BitDepth, data: &[u8], labels: &[u8]) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mask.png");
-        picture(
-            &path,
-            width,
-            (labels.len() / width as usize) as u32,
-            colour,
-            depth,
-            data,
-        );
+        picture(&path, width, (labels.len() / width as usize) as u32, colour, depth, data);
         assert_eq!(read_label_png(&path).unwrap().labels(), labels);
     }
 
@@ -184,45 +157,15 @@ mod tests {
 
     #[test]
     fn small_bit_depths_are_unpacked_row_by_row() {
-        check(
-            3,
-            ColorType::Indexed,
-            BitDepth::One,
-            &[0b1010_0000, 0b0110_0000],
-            &[1, 0, 1, 0, 1, 1],
-        );
-        check(
-            3,
-            ColorType::Indexed,
-            BitDepth::Two,
-            &[0b11_01_10_00, 0b00_01_00_00],
-            &[3, 1, 2, 0, 1, 0],
-        );
-        check(
-            3,
-            ColorType::Grayscale,
-            BitDepth::Four,
-            &[0x1f, 0x20, 0x30, 0x40],
-            &[1, 15, 2, 3, 0, 4],
-        );
+        check(3, ColorType::Indexed, BitDepth::One, &[0b1010_0000, 0b0110_0000], &[1, 0, 1, 0, 1, 1]);
+        check(3, ColorType::Indexed, BitDepth::Two, &[0b11_01_10_00, 0b00_01_00_00], &[3, 1, 2, 0, 1, 0]);
+        check(3, ColorType::Grayscale, BitDepth::Four, &[0x1f, 0x20, 0x30, 0x40], &[1, 15, 2, 3, 0, 4]);
     }
 
     #[test]
     fn sixteen_bit_and_palette_colours_are_understood() {
-        check(
-            2,
-            ColorType::Grayscale,
-            BitDepth::Sixteen,
-            &[0, 7, 0, 255],
-            &[7, 255],
-        );
-        check(
-            2,
-            ColorType::Rgb,
-            BitDepth::Eight,
-            &[192, 128, 128, 0, 0, 0],
-            &[15, 0],
-        );
+        check(2, ColorType::Grayscale, BitDepth::Sixteen, &[0, 7, 0, 255], &[7, 255]);
+        check(2, ColorType::Rgb, BitDepth::Eight, &[192, 128, 128, 0, 0, 0], &[15, 0]);
         check(1, ColorType::Rgba, BitDepth::Eight, &[224, 224, 192, 9], &[255]);
     }
 
@@ -232,25 +175,14 @@ mod tests {
         let path = folder.path().join("photo.png");
         picture(&path, 1, 1, ColorType::Rgb, BitDepth::Eight, &[1, 2, 3]);
         let message = read_label_png(&path).unwrap_err().to_string();
-        assert!(
-            message.contains("photo.png") && message.contains("(1, 2, 3)"),
-            "{message}"
-        );
+        assert!(message.contains("photo.png") && message.contains("(1, 2, 3)"), "{message}");
         picture(&path, 1, 1, ColorType::Grayscale, BitDepth::Sixteen, &[1, 0]);
-        assert!(
-            read_label_png(&path)
-                .unwrap_err()
-                .to_string()
-                .contains("class index 256")
-        );
+        assert!(read_label_png(&path).unwrap_err().to_string().contains("class index 256"));
         std::fs::write(&path, b"not a picture").unwrap();
         assert!(matches!(read_label_png(&path), Err(MaskError::BadPng { .. })));
         std::fs::write(&path, b"").unwrap();
         assert!(matches!(read_label_png(&path), Err(MaskError::BadPng { .. })));
-        assert!(matches!(
-            read_label_png(&folder.path().join("none.png")),
-            Err(MaskError::Io { .. })
-        ));
+        assert!(matches!(read_label_png(&folder.path().join("none.png")), Err(MaskError::Io { .. })));
     }
 
     #[test]
@@ -272,11 +204,7 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for length in 0..whole.len() - 12 {
             std::fs::write(&path, &whole[..length]).unwrap();
-            assert!(
-                read_label_png(&path).is_err(),
-                "{length} of {} bytes were accepted",
-                whole.len()
-            );
+            assert!(read_label_png(&path).is_err(), "{length} of {} bytes were accepted", whole.len());
         }
     }
 }

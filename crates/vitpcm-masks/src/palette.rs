@@ -30,9 +30,7 @@ pub fn voc_label(colour: [u8; 3]) -> Option<u8> {
             label |= u32::from(value >> (7 - i) & 1) << (3 * i + channel);
         }
     }
-    u8::try_from(label)
-        .ok()
-        .filter(|&label| voc_colour(label) == colour)
+    u8::try_from(label).ok().filter(|&label| voc_colour(label) == colour)
 }
 
 #[cfg(test)]

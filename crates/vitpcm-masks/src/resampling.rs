@@ -48,29 +48,20 @@ impl Axis {
             let centre = (i as f64 + 0.5) * scale;
             let first = ((centre - support + 0.5).floor().max(0.0)) as usize;
             let last = (((centre + support + 0.5).floor()) as usize).clamp(first + 1, from);
-            let weights = (first..last)
-                .map(|j| (1.0 - ((j as f64 + 0.5 - centre) / support).abs()).max(0.0))
-                .collect();
+            let weights =
+                (first..last).map(|j| (1.0 - ((j as f64 + 0.5 - centre) / support).abs()).max(0.0)).collect();
             (first, weights)
         });
         Self::from_rows(from, rows)
     }
 
     fn align_corners(from: usize, to: usize) -> Axis {
-        let scale = if to > 1 {
-            (from - 1) as f64 / (to - 1) as f64
-        } else {
-            0.0
-        };
+        let scale = if to > 1 { (from - 1) as f64 / (to - 1) as f64 } else { 0.0 };
         let rows = (0..to).map(|i| {
             let position = i as f64 * scale;
             let first = (position.floor() as usize).min(from - 1);
             let fraction = position - first as f64;
-            let weights = if first + 1 < from {
-                vec![1.0 - fraction, fraction]
-            } else {
-                vec![1.0]
-            };
+            let weights = if first + 1 < from { vec![1.0 - fraction, fraction] } else { vec![1.0] };
             (first, weights)
         });
         Self::from_rows(from, rows)
@@ -80,11 +71,7 @@ impl Axis {
     fn from_rows(from: usize, rows: impl Iterator<Item = (usize, Vec<f64>)>) -> Axis {
         let rows: Vec<(usize, Vec<f64>)> = rows.collect();
         let taps = rows.iter().map(|(_, weights)| weights.len()).max().unwrap_or(1);
-        let mut axis = Axis {
-            starts: Vec::new(),
-            weights: Vec::new(),
-            taps,
-        };
+        let mut axis = Axis { starts: Vec::new(), weights: Vec::new(), taps };
         for (first, weights) in rows {
             let start = first.min(from - taps);
             let sum: f64 = weights.iter().sum();
@@ -105,20 +92,15 @@ impl Axis {
 
     /// First input sample and weights of an output sample.
     pub fn taps(&self, output: usize) -> (usize, &[f32]) {
-        (
-            self.starts[output],
-            &self.weights[output * self.taps..][..self.taps],
-        )
+        (self.starts[output], &self.weights[output * self.taps..][..self.taps])
     }
 
     /// Resamples one row of values.
     pub fn apply(&self, values: &[f32], outputs: &mut [f32]) {
         if self.taps == 2 {
             // The common case, enlarging, without the inner loop.
-            for ((output, &start), weights) in outputs
-                .iter_mut()
-                .zip(&self.starts)
-                .zip(self.weights.chunks_exact(2))
+            for ((output, &start), weights) in
+                outputs.iter_mut().zip(&self.starts).zip(self.weights.chunks_exact(2))
             {
                 let pair = &values[start..start + 2];
                 *output = pair[0] * weights[0] + pair[1] * weights[1];
@@ -127,11 +109,7 @@ impl Axis {
         }
         for (i, output) in outputs.iter_mut().enumerate() {
             let (start, weights) = self.taps(i);
-            *output = values[start..start + self.taps]
-                .iter()
-                .zip(weights)
-                .map(|(v, w)| v * w)
-                .sum();
+            *output = values[start..start + self.taps].iter().zip(weights).map(|(v, w)| v * w).sum();
         }
     }
 
@@ -150,7 +128,12 @@ impl Axis {
 }
 
 /// One plane of `from` = (width, height) values, row by row, bilinearly resampled to `to`.
-pub fn resize_plane(plane: &[f32], from: (usize, usize), to: (usize, usize), alignment: Alignment) -> Vec<f32> {
+pub fn resize_plane(
+    plane: &[f32],
+    from: (usize, usize),
+    to: (usize, usize),
+    alignment: Alignment,
+) -> Vec<f32> {
     assert_eq!(plane.len(), from.0 * from.1, "width × height values");
     let rows = Axis::bilinear(from.1, to.1, alignment);
     let columns = Axis::bilinear(from.0, to.0, alignment);
@@ -168,7 +151,8 @@ pub fn resize_rgb8(rgb: &[u8], from: (usize, usize), to: (usize, usize), alignme
     let planes: Vec<Vec<f32>> = (0..3)
         .into_par_iter()
         .map(|channel| {
-            let plane: Vec<f32> = rgb.iter().skip(channel).step_by(3).map(|&value| f32::from(value)).collect();
+            let plane: Vec<f32> =
+                rgb.iter().skip(channel).step_by(3).map(|&value| f32::from(value)).collect();
             resize_plane(&plane, from, to, alignment)
         })
         .collect();
@@ -198,10 +182,7 @@ mod tests {
         let mut outputs = vec![f32::NAN; to];
         Axis::bilinear(from, to, alignment).apply(values, &mut outputs);
         for (output, expected) in outputs.iter().zip(expected) {
-            assert!(
-                (output - expected).abs() < 1e-6,
-                "{outputs:?} instead of {expected:?}"
-            );
+            assert!((output - expected).abs() < 1e-6, "{outputs:?} instead of {expected:?}");
         }
     }
 

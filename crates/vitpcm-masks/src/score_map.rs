@@ -24,35 +24,19 @@ impl ScoreMap {
     pub fn new(num_classes: usize, width: usize, height: usize, scores: Vec<f32>) -> Result<Self, MaskError> {
         let num_cells = checked_num_pixels(width, height)?;
         if num_classes == 0 || num_classes > 255 {
-            return Err(MaskError::BadClasses(format!(
-                "{num_classes} classes, expected 1 to 255"
-            )));
+            return Err(MaskError::BadClasses(format!("{num_classes} classes, expected 1 to 255")));
         }
         if num_cells.checked_mul(num_classes) != Some(scores.len()) {
             let expected = format!("{num_classes} classes × {width} × {height}");
-            return Err(MaskError::WrongLength {
-                what: "score map",
-                found: scores.len(),
-                expected,
-            });
+            return Err(MaskError::WrongLength { what: "score map", found: scores.len(), expected });
         }
         let is_probability = |value: &f32| (-TOLERANCE..=1.0 + TOLERANCE).contains(value);
         if let Some(i) = scores.iter().position(|value| !is_probability(value)) {
             let (class, cell) = (i / num_cells, i % num_cells);
             let (x, y) = (cell % width, cell / width);
-            return Err(MaskError::NotAProbability {
-                value: scores[i],
-                class,
-                x,
-                y,
-            });
+            return Err(MaskError::NotAProbability { value: scores[i], class, x, y });
         }
-        Ok(ScoreMap {
-            num_classes,
-            width,
-            height,
-            scores,
-        })
+        Ok(ScoreMap { num_classes, width, height, scores })
     }
 
     /// Number of classes, background included.
@@ -88,9 +72,7 @@ impl ScoreMap {
 
     /// The largest score of every class: what global max pooling gives.
     pub fn peaks(&self) -> Vec<f32> {
-        (0..self.num_classes)
-            .map(|class| self.plane(class).iter().copied().fold(0.0, f32::max))
-            .collect()
+        (0..self.num_classes).map(|class| self.plane(class).iter().copied().fold(0.0, f32::max)).collect()
     }
 
     /// Conditioning on known tags (METHOD.md): absent classes become 0, each present class is divided by its peak,
@@ -123,8 +105,7 @@ impl ScoreMap {
 
     /// The class of the highest score at every cell; the lower index wins a tie.
     pub fn arg_max(&self) -> LabelMap {
-        self.label_map_at(self.width, self.height, Alignment::HalfPixel)
-            .expect("a map's own size is valid")
+        self.label_map_at(self.width, self.height, Alignment::HalfPixel).expect("a map's own size is valid")
     }
 
     /// All planes, bilinearly resampled.
@@ -141,12 +122,7 @@ impl ScoreMap {
                 columns.apply(combined, output);
             },
         );
-        Ok(ScoreMap {
-            num_classes: self.num_classes,
-            width,
-            height,
-            scores,
-        })
+        Ok(ScoreMap { num_classes: self.num_classes, width, height, scores })
     }
 
     /// Bilinear to a size, then the class of the highest score (the lower index wins a tie), without ever holding
@@ -217,18 +193,7 @@ mod tests {
     fn only_probabilities_are_accepted() {
         for bad in [f32::NAN, f32::INFINITY, -0.1, 1.1] {
             let error = ScoreMap::new(2, 2, 1, vec![0.5, 0.5, 0.5, bad]).unwrap_err();
-            assert!(
-                matches!(
-                    error,
-                    MaskError::NotAProbability {
-                        class: 1,
-                        x: 1,
-                        y: 0,
-                        ..
-                    }
-                ),
-                "{error}"
-            );
+            assert!(matches!(error, MaskError::NotAProbability { class: 1, x: 1, y: 0, .. }), "{error}");
         }
         assert!(ScoreMap::new(2, 2, 1, vec![0.5; 3]).is_err());
         assert!(ScoreMap::new(0, 2, 1, vec![]).is_err());
@@ -239,14 +204,7 @@ mod tests {
     fn absent_classes_get_zero_score_and_present_ones_are_scaled_to_their_peak() {
         // Class 1 present: background / 0.7, class 1 / 0.5 -> (1, 0.2/0.7) and (0.2, 1), then cells sum to 1.
         let conditioned = example().conditioned(&[1]);
-        let expected = [
-            1.0 / 1.2,
-            (2.0 / 7.0) / (9.0 / 7.0),
-            0.2 / 1.2,
-            1.0 / (9.0 / 7.0),
-            0.0,
-            0.0,
-        ];
+        let expected = [1.0 / 1.2, (2.0 / 7.0) / (9.0 / 7.0), 0.2 / 1.2, 1.0 / (9.0 / 7.0), 0.0, 0.0];
         for (score, expected) in conditioned.scores().iter().zip(expected) {
             assert!((score - expected).abs() < 1e-6, "{:?}", conditioned.scores());
         }

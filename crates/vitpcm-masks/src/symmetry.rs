@@ -85,12 +85,16 @@ mod tests {
 
     #[test]
     fn all_eight_differ_and_start_with_the_identity() {
-        let pictures: Vec<_> = Symmetry::ALL.iter().map(|symmetry| symmetry.apply(&PICTURE, (3, 2))).collect();
+        let pictures: Vec<_> =
+            Symmetry::ALL.iter().map(|symmetry| symmetry.apply(&PICTURE, (3, 2))).collect();
         assert_eq!(pictures[0], PICTURE);
         for (i, picture) in pictures.iter().enumerate() {
             let size = Symmetry::ALL[i].size((3, 2));
             for (j, other) in pictures.iter().enumerate().skip(i + 1) {
-                assert!(picture != other || size != Symmetry::ALL[j].size((3, 2)), "{i} and {j} are the same");
+                assert!(
+                    picture != other || size != Symmetry::ALL[j].size((3, 2)),
+                    "{i} and {j} are the same"
+                );
             }
         }
     }

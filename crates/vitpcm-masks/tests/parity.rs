@@ -7,9 +7,7 @@ use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap, ScoreMap, read_label_png}
 use vitpcm_masks::{MaskPair, evaluate_pairs};
 
 fn reference(name: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../reference/masks")
-        .join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../reference/masks").join(name);
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
@@ -39,10 +37,7 @@ fn label_maps(seed: usize, num_images: usize) -> Vec<(LabelMap, LabelMap)> {
             let wrong = random().is_multiple_of(4);
             prediction.push(if wrong { (random() % 21) as u8 } else { label });
         }
-        (
-            LabelMap::new(width, height, prediction).unwrap(),
-            LabelMap::new(width, height, truth).unwrap(),
-        )
+        (LabelMap::new(width, height, prediction).unwrap(), LabelMap::new(width, height, truth).unwrap())
     };
     (0..num_images).map(image).collect()
 }
@@ -86,14 +81,11 @@ fn resampling_equals_that_of_pytorch() {
         let [classes, height, width] = ["classes", "height", "width"].map(|key| number(case, key));
         let (to_height, to_width) = (number(case, "to_height"), number(case, "to_width"));
         let mut random = stream(number(case, "seed"));
-        let planes = (0..classes * height * width)
-            .map(|_| random() as f32 / 65536.0)
-            .collect();
+        let planes = (0..classes * height * width).map(|_| random() as f32 / 65536.0).collect();
         let map = ScoreMap::new(classes, width, height, planes).unwrap();
-        for (alignment, key) in [
-            (Alignment::HalfPixel, "half_pixel"),
-            (Alignment::AlignCorners, "align_corners"),
-        ] {
+        for (alignment, key) in
+            [(Alignment::HalfPixel, "half_pixel"), (Alignment::AlignCorners, "align_corners")]
+        {
             let resized = map.resized(to_width, to_height, alignment).unwrap();
             let expected = case[key].as_array().unwrap();
             assert_eq!(resized.scores().len(), expected.len());
@@ -107,8 +99,7 @@ fn resampling_equals_that_of_pytorch() {
         let planes = (0..classes).map(|class| map.plane(class));
         let nearest = planes.flat_map(|plane| {
             let columns = &columns;
-            rows.iter()
-                .flat_map(move |&y| columns.iter().map(move |&x| plane[y * width + x]))
+            rows.iter().flat_map(move |&y| columns.iter().map(move |&x| plane[y * width + x]))
         });
         for (ours, theirs) in nearest.zip(case["nearest"].as_array().unwrap()) {
             assert_eq!((ours * 65536.0).round() as i64, theirs.as_i64().unwrap());
@@ -120,11 +111,7 @@ fn resampling_equals_that_of_pytorch() {
 fn voc_mini_val() -> Option<Vec<std::path::PathBuf>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/voc-mini");
     let list = std::fs::read_to_string(root.join("ImageSets/Segmentation/val.txt")).ok()?;
-    Some(
-        list.split_whitespace()
-            .map(|name| root.join(format!("SegmentationClass/{name}.png")))
-            .collect(),
-    )
+    Some(list.split_whitespace().map(|name| root.join(format!("SegmentationClass/{name}.png"))).collect())
 }
 
 #[test]
@@ -134,13 +121,8 @@ fn real_masks_against_themselves_score_exactly_100_and_background_alone_its_shar
         return;
     };
     assert_eq!(masks.len(), 120);
-    let pairs: Vec<_> = masks
-        .iter()
-        .map(|path| MaskPair {
-            prediction: path.clone(),
-            truth: path.clone(),
-        })
-        .collect();
+    let pairs: Vec<_> =
+        masks.iter().map(|path| MaskPair { prediction: path.clone(), truth: path.clone() }).collect();
     let evaluation = evaluate_pairs(&pairs, 21);
     let scores = evaluation.matrix.scores(&Classes::voc());
     assert_eq!(
@@ -153,12 +135,7 @@ fn real_masks_against_themselves_score_exactly_100_and_background_alone_its_shar
     let (mut background, mut counted, mut classes) = (0u64, 0u64, [false; 255]);
     for path in &masks {
         let truth = read_label_png(path).unwrap();
-        matrix
-            .add(
-                &LabelMap::filled(truth.width(), truth.height(), 0).unwrap(),
-                &truth,
-            )
-            .unwrap();
+        matrix.add(&LabelMap::filled(truth.width(), truth.height(), 0).unwrap(), &truth).unwrap();
         for &label in truth.labels().iter().filter(|&&label| label != 255) {
             background += u64::from(label == 0);
             counted += 1;

@@ -1,0 +1,153 @@
+//! Score maps as `.npz` files: `scores` (classes × height × width of the grid, 16-bit floats), `classes` (their
+//! names, background first) and `size` (height and width of the image). Plain NumPy reads them; so does `refine`.
+
+use crate::npy::{Array, encoded, encoded_strings};
+use crate::{Classes, LabelMap, MaskError, ScoreMap, atomic_file};
+use half::f16;
+use std::fs::File;
+use std::io::{BufReader, Read, Write};
+use std::path::Path;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+/// The largest array that is read from an `.npz` file: no header can make us allocate more.
+const MAX_ARRAY_BYTES: u64 = 1 << 30;
+
+/// A score map with what is needed to make a mask of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredScores {
+    /// The scores on the grid.
+    pub scores: ScoreMap,
+    /// Names of the classes.
+    pub classes: Classes,
+    /// Width and height of the image.
+    pub image_size: (usize, usize),
+}
+
+impl StoredScores {
+    /// Writes an `.npz` file, whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<(), MaskError> {
+        let (width, height) = self.scores.size();
+        let values: Vec<u8> =
+            self.scores.scores().iter().flat_map(|&score| f16::from_f32(score).to_le_bytes()).collect();
+        let image_size = [self.image_size.1 as i64, self.image_size.0 as i64];
+        let size: Vec<u8> = image_size.into_iter().flat_map(i64::to_le_bytes).collect();
+        let entries = [
+            ("scores.npy", encoded("<f2", &[self.scores.num_classes(), height, width], &values)),
+            ("classes.npy", encoded_strings(self.classes.names())),
+            ("size.npy", encoded("<i8", &[2], &size)),
+        ];
+        atomic_file::write(path, |file| {
+            let mut archive = ZipWriter::new(file);
+            let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
+            for (name, bytes) in &entries {
+                archive.start_file(*name, options)?;
+                archive.write_all(bytes)?;
+            }
+            archive.finish()?;
+            Ok(())
+        })
+        .map_err(|source| MaskError::io(path, source))
+    }
+
+    /// Reads an `.npz` file that this program or NumPy (`savez`, `savez_compressed`) wrote.
+    pub fn read(path: &Path) -> Result<StoredScores, MaskError> {
+        let bad = |reason: String| MaskError::BadScoreFile { path: path.to_path_buf(), reason };
+        let file = File::open(path).map_err(|e| MaskError::io(path, e))?;
+        let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|e| bad(e.to_string()))?;
+        let mut entry = |name: &str| -> Result<Vec<u8>, MaskError> {
+            let file = archive.by_name(&format!("{name}.npy"));
+            let file = file.map_err(|_| bad(format!("no array `{name}`")))?;
+            let mut bytes = Vec::new();
+            let limited = &mut file.take(MAX_ARRAY_BYTES + 1);
+            limited.read_to_end(&mut bytes).map_err(|e| bad(format!("`{name}`: {e}")))?;
+            if bytes.len() as u64 > MAX_ARRAY_BYTES {
+                return Err(bad(format!("`{name}` has more than {MAX_ARRAY_BYTES} bytes")));
+            }
+            Ok(bytes)
+        };
+        let (scores, classes, size) = (entry("scores")?, entry("classes")?, entry("size")?);
+        let in_array = |name: &'static str| move |reason: String| bad(format!("`{name}`: {reason}"));
+
+        let scores = Array::parse(&scores).map_err(in_array("scores"))?;
+        let &[num_classes, height, width] = &scores.shape[..] else {
+            return Err(bad(format!(
+                "`scores` has shape {:?}, expected classes × height × width",
+                scores.shape
+            )));
+        };
+        let scores = ScoreMap::new(num_classes, width, height, scores.floats().map_err(in_array("scores"))?)
+            .map_err(|error| bad(format!("`scores`: {error}")))?;
+        let names = Array::parse(&classes).and_then(|array| array.strings()).map_err(in_array("classes"))?;
+        let classes = Classes::from_names(names).map_err(|error| bad(error.to_string()))?;
+        if classes.len() != num_classes {
+            return Err(bad(format!("{} class names for scores of {num_classes} classes", classes.len())));
+        }
+        let size = Array::parse(&size).and_then(|array| array.integers()).map_err(in_array("size"))?;
+        let &[image_height, image_width] = &size[..] else {
+            return Err(bad(format!("`size` holds {size:?}, expected height and width")));
+        };
+        Ok(StoredScores { scores, classes, image_size: (image_width, image_height) })
+    }
+}
+
+/// Writes a label map as a `.npy` array (height × width, 8-bit), whole or not at all.
+pub fn write_label_npy(path: &Path, map: &LabelMap) -> Result<(), MaskError> {
+    let bytes = encoded("|u1", &[map.height(), map.width()], map.labels());
+    atomic_file::write(path, |file| file.write_all(&bytes)).map_err(|source| MaskError::io(path, source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> StoredScores {
+        let scores = (0..2 * 3 * 4).map(|i| i as f32 / 32.0).collect(); // exact in 16 bits
+        StoredScores {
+            scores: ScoreMap::new(2, 4, 3, scores).unwrap(),
+            classes: Classes::from_names(["Rübe"]).unwrap(),
+            image_size: (500, 375),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("scores.npz");
+        example().write(&path).unwrap();
+        assert_eq!(StoredScores::read(&path).unwrap(), example());
+    }
+
+    #[test]
+    fn broken_files_are_errors_and_no_panic() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("scores.npz");
+        example().write(&path).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            assert!(StoredScores::read(&path).is_err(), "{length} of {} bytes were accepted", whole.len());
+        }
+        for i in 0..whole.len() {
+            for flip in [0x01, 0x80, 0xff] {
+                let mut broken = whole.clone();
+                broken[i] ^= flip;
+                std::fs::write(&path, &broken).unwrap();
+                let _ = StoredScores::read(&path); // some flips change nothing that matters; none may panic
+            }
+        }
+    }
+
+    #[test]
+    fn arrays_whose_header_lies_are_refused() {
+        for (descr, shape, bytes) in [
+            ("<f2", vec![usize::MAX, 2], 4),
+            ("<f2", vec![3, 3, 3], 4),
+            ("<O8", vec![1], 8),
+            ("<U99999999999999999999", vec![1], 8),
+        ] {
+            assert!(Array::parse(&encoded(descr, &shape, &vec![0; bytes])).is_err(), "{descr} {shape:?}");
+        }
+        assert!(Array::parse(b"\x93NUMPY\x02\x00\xff\xff\xff\xff").is_err());
+    }
+}
