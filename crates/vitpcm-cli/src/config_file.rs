@@ -1,0 +1,77 @@
+//! `--config FILE.toml`: any option of a command as a key of a file. The file's keys become arguments in front of
+//! the typed ones, so that both are checked by the same rules and what is typed wins.
+
+use anyhow::{Context, bail};
+use clap::Command;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// The arguments as typed, with those of a `--config` file, if there is one, set in before them.
+pub(crate) fn expanded_arguments(cli: &Command, typed: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+    let Some(path) = config_path(&typed) else { return Ok(typed) };
+    let (command, num_words) = subcommand(cli, &typed);
+    let (words, options) = typed.split_at(num_words);
+    let mut arguments = words.to_vec();
+    arguments.extend(arguments_of_file(cli, command, Path::new(&path))?);
+    arguments.extend_from_slice(options);
+    Ok(arguments)
+}
+
+fn config_path(typed: &[OsString]) -> Option<OsString> {
+    let position = typed
+        .iter()
+        .position(|argument| argument == "--config" || argument.to_string_lossy().starts_with("--config="))?;
+    match typed[position].to_string_lossy().strip_prefix("--config=") {
+        Some(path) => Some(path.into()),
+        None => typed.get(position + 1).cloned(),
+    }
+}
+
+/// The subcommand that is meant, and how many leading words name it (the program's own name included).
+fn subcommand<'a>(cli: &'a Command, typed: &[OsString]) -> (&'a Command, usize) {
+    let mut command = cli;
+    let mut num_words = 1;
+    while let Some(next) = typed.get(num_words).and_then(|word| command.find_subcommand(word)) {
+        command = next;
+        num_words += 1;
+    }
+    (command, num_words)
+}
+
+fn arguments_of_file(cli: &Command, command: &Command, path: &Path) -> anyhow::Result<Vec<OsString>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+    let table: toml::Table = text.parse().with_context(|| format!("{}: not valid TOML", path.display()))?;
+    let known = || {
+        let arguments = command.get_arguments().chain(cli.get_arguments());
+        arguments.filter_map(|argument| argument.get_long()).filter(|name| *name != "config")
+    };
+    let mut arguments = Vec::new();
+    for (key, value) in table {
+        let name = key.replace('_', "-");
+        if !known().any(|known| known == name) {
+            let known: Vec<&str> = known().collect();
+            bail!("{}: unknown key `{key}`; this command knows {}", path.display(), known.join(", "));
+        }
+        let values = match value {
+            toml::Value::Array(values) => values,
+            value => vec![value],
+        };
+        for value in values {
+            match value {
+                toml::Value::Boolean(true) => arguments.push(format!("--{name}").into()),
+                toml::Value::Boolean(false) => {}
+                toml::Value::String(text) => arguments.push(format!("--{name}={text}").into()),
+                toml::Value::Integer(number) => arguments.push(format!("--{name}={number}").into()),
+                toml::Value::Float(number) => arguments.push(format!("--{name}={number}").into()),
+                other => {
+                    let kind = other.type_str();
+                    bail!(
+                        "{}: `{key}` is a {kind}, expected a string, number, boolean or list",
+                        path.display()
+                    );
+                }
+            }
+        }
+    }
+    Ok(arguments)
+}

@@ -1,0 +1,172 @@
+//! `vitpcm data inspect`: what we understood of a data set.
+
+use crate::outcome::{Outcome, usage};
+use crate::output::{self, Messages};
+use crate::table::{Table, grouped};
+use anyhow::Context;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use vitpcm_data::{
+    Dataset, Difficult, ImageLimits, InspectDepth, InspectOptions, Inspection, OpenOptions, ProblemKind,
+    SplitBy, TagSource, inspect as inspect_dataset,
+};
+
+/// So many problems of one kind are listed in the table; the JSON file has them all.
+const LISTED_PROBLEMS: usize = 10;
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  vitpcm data inspect VOCdevkit/VOC2012 --json inspection.json")]
+pub(crate) struct Args {
+    /// Folder of a data set: VOC devkit, COCO, tags.csv, tags.json(l), class folders, Label Studio or CVAT export
+    path: PathBuf,
+    /// Write everything as JSON; `-` prints it instead of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Read headers only: quick, but a file that is broken further on goes unnoticed
+    #[arg(long)]
+    headers_only: bool,
+    /// List every problem, not only the first ten of a kind
+    #[arg(long)]
+    all_problems: bool,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+/// How a data set is read; `train` takes the same.
+#[derive(clap::Args)]
+pub(crate) struct Reading {
+    /// Leave out objects marked difficult in VOC annotations
+    #[arg(long)]
+    skip_difficult: bool,
+    /// Take tags from the masks, for parity with published benchmarks
+    #[arg(long)]
+    tags_from_masks: bool,
+    /// Class names, one a line, instead of the data set's own
+    #[arg(long, value_name = "FILE")]
+    classes: Option<PathBuf>,
+    /// Set this share of the images aside for validation (chosen by name and --seed)
+    #[arg(long, value_name = "0..1", conflicts_with = "split_lists")]
+    val_share: Option<f64>,
+    /// Take the splits from the NAME.txt lists of this folder
+    #[arg(long, value_name = "DIR")]
+    split_lists: Option<PathBuf>,
+    /// Seed of --val-share
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// The largest image that is decoded, in megapixels
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    max_megapixels: u64,
+}
+
+impl Reading {
+    pub(crate) fn open_options(&self) -> OpenOptions {
+        let split_by = match (self.val_share, &self.split_lists) {
+            (Some(validation), _) => SplitBy::Share { validation, seed: self.seed },
+            (None, Some(folder)) => SplitBy::Lists(folder.clone()),
+            (None, None) => SplitBy::Found,
+        };
+        OpenOptions {
+            difficult: if self.skip_difficult { Difficult::Exclude } else { Difficult::Include },
+            tag_source: if self.tags_from_masks { TagSource::Masks } else { TagSource::Annotations },
+            split_by,
+            classes: self.classes.clone(),
+            ..OpenOptions::default()
+        }
+    }
+
+    pub(crate) fn image_limits(&self) -> ImageLimits {
+        ImageLimits { max_pixels: self.max_megapixels.saturating_mul(1_000_000) }
+    }
+}
+
+pub(crate) fn inspect(args: &Args, messages: &Messages) -> anyhow::Result<Outcome> {
+    if !args.path.exists() {
+        return Err(usage(anyhow::anyhow!("{}: there is no such folder or file", args.path.display())));
+    }
+    let dataset = Dataset::open(&args.path, &args.reading.open_options())?;
+    let options = InspectOptions {
+        limits: args.reading.image_limits(),
+        depth: if args.headers_only { InspectDepth::Headers } else { InspectDepth::Content },
+        ..InspectOptions::default()
+    };
+    let bar = messages.progress_bar(dataset.images().len(), "images");
+    let inspection = std::thread::scope(|scope| {
+        let worker = scope.spawn(|| inspect_dataset(&dataset, &options));
+        while !worker.is_finished() {
+            bar.set_position(options.progress.load(Ordering::Relaxed) as u64);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        worker.join().map_err(|_| anyhow::anyhow!("the inspection stopped by a bug; please report it"))
+    })?;
+    bar.finish_and_clear();
+    let listed = if args.all_problems { usize::MAX } else { LISTED_PROBLEMS };
+    let text = text(&inspection, listed).context("table")?;
+    output::json_or_text(args.json.as_deref(), &inspection, &text)?;
+    Ok(Outcome::Done)
+}
+
+fn text(inspection: &Inspection, listed_problems: usize) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    let count = |count: usize| grouped(count as u64);
+    writeln!(text, "{}: {}", inspection.path.display(), inspection.layout)?;
+    writeln!(
+        text,
+        "{} images, {} without a tag; {} classes, {} tags; {} masks (for evaluation only)",
+        count(inspection.images),
+        count(inspection.untagged_images),
+        inspection.classes.len(),
+        count(inspection.tags),
+        count(inspection.masks),
+    )?;
+    if let Some(sizes) = &inspection.sizes {
+        let (width, height) = (sizes.width, sizes.height);
+        writeln!(
+            text,
+            "sizes: width {}–{} (median {}), height {}–{} (median {})",
+            width.min, width.max, width.median, height.min, height.max, height.median
+        )?;
+    }
+    let formats: Vec<String> =
+        inspection.formats.iter().map(|(format, images)| format!("{} {format}", count(*images))).collect();
+    if !formats.is_empty() {
+        writeln!(text, "formats: {}", formats.join(", "))?;
+    }
+    let by_tags = inspection.images_by_number_of_tags.iter().enumerate().filter(|(_, images)| **images > 0);
+    let by_tags: Vec<String> = by_tags.map(|(tags, images)| format!("{tags}: {}", count(*images))).collect();
+    writeln!(text, "images by number of tags: {}", by_tags.join(", "))?;
+
+    let heading = ["class".to_string(), "images".to_string()].into_iter();
+    let mut table = Table::new(heading.chain(inspection.splits.iter().map(|split| split.name.clone())));
+    for (i, class) in inspection.classes.iter().enumerate() {
+        let in_splits = inspection.splits.iter().map(|split| split.images_by_class[i]);
+        table.row([class.name.clone(), count(class.images)].into_iter().chain(in_splits.map(count)));
+    }
+    let whole_splits = inspection.splits.iter().map(|split| split.images);
+    table.row(["images".to_string(), count(inspection.images)].into_iter().chain(whole_splits.map(count)));
+    let masks = inspection.splits.iter().map(|split| split.masks);
+    table.row(["masks".to_string(), count(inspection.masks)].into_iter().chain(masks.map(count)));
+    write!(text, "\n{table}")?;
+
+    if inspection.problems.is_empty() {
+        writeln!(text, "\nno problems found")?;
+        return Ok(text);
+    }
+    writeln!(text, "\n{} problems found", count(inspection.problems.len()))?;
+    let mut kinds: Vec<ProblemKind> = inspection.problems.iter().map(|problem| problem.kind).collect();
+    kinds.dedup();
+    for kind in kinds {
+        let of_kind = || inspection.problems.iter().filter(|problem| problem.kind == kind);
+        writeln!(text, "\n{kind} ({})", count(of_kind().count()))?;
+        for problem in of_kind().take(listed_problems) {
+            let path = problem.path.strip_prefix(&inspection.path).unwrap_or(&problem.path);
+            writeln!(text, "  {}: {}", path.display(), problem.detail)?;
+        }
+        let left_out = of_kind().count().saturating_sub(listed_problems);
+        if left_out > 0 {
+            writeln!(text, "  … and {} more (--all-problems lists them)", count(left_out))?;
+        }
+    }
+    Ok(text)
+}

@@ -1,0 +1,180 @@
+//! `vitpcm evaluate`: scores of a folder of masks.
+
+use crate::outcome::{Outcome, usage};
+use crate::output::{self, Messages};
+use crate::table::{Table, grouped, percent};
+use anyhow::{Context, bail};
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use vitpcm_masks::{Classes, ConfusionMatrix, MaskPairs, Scores, confusion_svg, evaluate_pairs};
+
+/// Written by `segment` beside its masks, so that they need no `--classes`.
+const CLASS_LIST: &str = "classes.txt";
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  vitpcm evaluate --pred out/masks --truth VOC2012/SegmentationClass --classes voc \
+                        --list VOC2012/ImageSets/Segmentation/val.txt --picture confusion.svg"
+)]
+pub(crate) struct Args {
+    /// Folder of predicted masks (PNG, one class index a pixel; 255: unlabelled, counts as wrong)
+    #[arg(long, value_name = "DIR")]
+    pred: PathBuf,
+    /// Folder of true masks of the same names and sizes (255: not counted)
+    #[arg(long, value_name = "DIR")]
+    truth: PathBuf,
+    /// `voc`, `coco`, or a file with one class name a line [default: classes.txt in either folder, else numbers]
+    #[arg(long, value_name = "voc|coco|FILE")]
+    classes: Option<String>,
+    /// Only the names listed in this file (a split); each must have a prediction and a truth
+    #[arg(long, value_name = "FILE")]
+    list: Option<PathBuf>,
+    /// Write all scores and the confusion matrix as JSON; `-` prints them instead of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the confusion matrix as an SVG picture
+    #[arg(long, value_name = "FILE.svg")]
+    picture: Option<PathBuf>,
+}
+
+/// What `--json` holds.
+#[derive(Serialize)]
+struct Report<'a> {
+    num_images: usize,
+    num_failed: usize,
+    #[serde(flatten)]
+    scores: &'a Scores,
+    classes: &'a [String],
+    /// Rows: truth. Columns: prediction, and last the unlabelled pixels.
+    confusion: Vec<Vec<u64>>,
+}
+
+pub(crate) fn evaluate(args: &Args, messages: &Messages) -> anyhow::Result<Outcome> {
+    let classes = class_list(args).map_err(usage)?;
+    let names = args.list.as_deref().map(read_names).transpose().map_err(usage)?;
+    let found = MaskPairs::find(&args.pred, &args.truth, names.as_deref())?;
+    if found.pairs.is_empty() {
+        let (pred, truth) = (args.pred.display(), args.truth.display());
+        bail!(
+            "no mask of {pred} has a true mask of the same name in {truth}; expected PNG files named after the images"
+        );
+    }
+
+    // Without a class list every label but 255 is a class; the highest that occurs says how many there are.
+    let num_classes = classes.as_ref().map_or(255, Classes::len);
+    let evaluation = evaluate_pairs(&found.pairs, num_classes);
+    let mut num_failed = evaluation.failures.len() + found.without_truth.len();
+    for failure in &evaluation.failures {
+        let path = failure.prediction.display().to_string();
+        let reason = failure.error.to_string();
+        // File errors name their file already; it may be the truth.
+        messages.failure(if reason.contains(".png") { reason } else { format!("{path}: {reason}") });
+    }
+    for name in &found.without_truth {
+        messages.failure(format!("{}: no true mask in {}", name.display(), args.truth.display()));
+    }
+    if names.is_some() {
+        num_failed += found.without_prediction.len();
+        for name in &found.without_prediction {
+            messages.failure(format!("{}: listed, but no mask in {}", name.display(), args.pred.display()));
+        }
+    } else if !found.without_prediction.is_empty() {
+        let count = found.without_prediction.len();
+        messages.note(format!(
+            "{count} true masks have no prediction and do not count (--list FILE insists on them)"
+        ));
+    }
+    if evaluation.num_images == 0 {
+        bail!("none of the {} masks could be scored", found.pairs.len());
+    }
+
+    let (matrix, classes) = match classes {
+        Some(classes) => (evaluation.matrix, classes),
+        None => {
+            let matrix = evaluation.matrix.trimmed();
+            let classes = Classes::numbered(matrix.num_classes() - 1)?;
+            (matrix, classes)
+        }
+    };
+    let scores = matrix.scores(&classes);
+    let report = Report {
+        num_images: evaluation.num_images,
+        num_failed,
+        scores: &scores,
+        classes: classes.names(),
+        confusion: confusion_rows(&matrix),
+    };
+    output::json_or_text(args.json.as_deref(), &report, &text(&scores, evaluation.num_images))?;
+    if let Some(path) = &args.picture {
+        output::write_file(path, confusion_svg(&matrix, &classes).as_bytes())?;
+    }
+    Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
+}
+
+fn class_list(args: &Args) -> anyhow::Result<Option<Classes>> {
+    Ok(match args.classes.as_deref() {
+        Some("voc") => Some(Classes::voc()),
+        Some("coco") => Some(Classes::coco()),
+        Some(file) => Some(Classes::from_file(Path::new(file)).context("--classes")?),
+        None => {
+            let beside = [&args.pred, &args.truth].map(|folder| folder.join(CLASS_LIST));
+            beside.iter().find(|path| path.is_file()).map(|path| Classes::from_file(path)).transpose()?
+        }
+    })
+}
+
+/// The first word of each line, without folder and extension, as VOC's lists have it.
+fn read_names(path: &Path) -> anyhow::Result<Vec<String>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+    let name = |line: &str| {
+        let first = line.split_whitespace().next()?;
+        Path::new(first).file_stem().map(|stem| stem.to_string_lossy().into_owned())
+    };
+    Ok(text.trim_start_matches('\u{feff}').lines().filter_map(name).collect())
+}
+
+fn confusion_rows(matrix: &ConfusionMatrix) -> Vec<Vec<u64>> {
+    let classes = 0..matrix.num_classes();
+    let row = |truth: usize| {
+        let predictions = classes.clone().map(|prediction| matrix.count(truth, prediction));
+        predictions.chain([matrix.unlabelled(truth)]).collect()
+    };
+    classes.clone().map(row).collect()
+}
+
+fn text(scores: &Scores, num_images: usize) -> String {
+    let mut table = Table::new(["class", "IoU %", "accuracy %", "precision %", "true pixels", "predicted"]);
+    for class in scores.per_class.iter().filter(|class| class.truth_pixels + class.predicted_pixels > 0) {
+        table.row([
+            class.name.clone(),
+            percent(class.iou),
+            percent(class.accuracy),
+            percent(class.precision),
+            grouped(class.truth_pixels),
+            grouped(class.predicted_pixels),
+        ]);
+    }
+    let in_truth = scores.per_class.iter().filter(|class| class.truth_pixels > 0).count();
+    let with_union = scores.per_class.iter().filter(|class| class.iou.is_some()).count();
+    let mut summary = Table::new(["", ""]);
+    let mut line = |name: String, value: Option<f64>| summary.row([name, percent(value)]);
+    line(format!("mIoU, {in_truth} classes in the truth"), scores.mean_iou);
+    line(format!("mIoU, {with_union} classes in truth or prediction"), scores.mean_iou_with_union);
+    line("pixel accuracy".into(), scores.pixel_accuracy);
+    line("mean accuracy".into(), scores.mean_accuracy);
+    line("frequency-weighted IoU".into(), scores.frequency_weighted_iou);
+    line("foreground IoU".into(), scores.foreground_iou);
+    line("background IoU".into(), scores.background_iou);
+    line("foreground/background mIoU".into(), scores.foreground_background_mean_iou);
+    let mut text = format!("{table}{summary}");
+    // Writing to a String cannot fail.
+    let _ = write!(text, "\n{num_images} images, {} pixels", grouped(scores.num_pixels));
+    let _ = writeln!(
+        text,
+        " ({} ignored, {} unlabelled)",
+        grouped(scores.num_ignored),
+        grouped(scores.num_unlabelled)
+    );
+    text
+}

@@ -1,0 +1,68 @@
+//! Where words go: results to stdout, messages and progress to stderr. The only file that prints, errors at the end
+//! of the program apart.
+#![allow(clippy::print_stderr)]
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use vitpcm_masks::atomic_file;
+
+/// Writes a result to stdout. A reader that has gone away (`vitpcm … | head`) is no error.
+pub(crate) fn result(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("stdout"),
+        _ => Ok(()),
+    }
+}
+
+/// A result as data, to a file or, for `-`, to stdout instead of the table for people.
+pub(crate) fn json_or_text(json: Option<&Path>, value: &impl Serialize, text: &str) -> anyhow::Result<()> {
+    let Some(path) = json else { return result(text) };
+    let mut data = serde_json::to_string_pretty(value)?;
+    data.push('\n');
+    if path == Path::new("-") {
+        return result(&data);
+    }
+    write_file(path, data.as_bytes())?;
+    result(text)
+}
+
+/// Writes a file whole or not at all.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    atomic_file::write(path, |file| file.write_all(bytes)).with_context(|| format!("{}", path.display()))
+}
+
+/// Messages to people, on stderr.
+pub(crate) struct Messages {
+    quiet: bool,
+}
+
+impl Messages {
+    pub(crate) fn new(quiet: bool) -> Self {
+        Messages { quiet }
+    }
+
+    /// A remark that `--quiet` silences.
+    pub(crate) fn note(&self, text: impl std::fmt::Display) {
+        if !self.quiet {
+            eprintln!("{text}");
+        }
+    }
+
+    /// An input that failed: always said.
+    pub(crate) fn failure(&self, text: impl std::fmt::Display) {
+        eprintln!("error: {text}");
+    }
+
+    /// A bar with rate and time left on a terminal; nothing elsewhere or with `--quiet`.
+    pub(crate) fn progress_bar(&self, length: usize, what: &'static str) -> ProgressBar {
+        let hidden = self.quiet || !std::io::stderr().is_terminal();
+        let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let style = "{msg} {wide_bar} {pos}/{len}  {per_sec}  {eta} left";
+        let style = ProgressStyle::with_template(style).expect("the template is valid");
+        ProgressBar::with_draw_target(Some(length as u64), target).with_style(style).with_message(what)
+    }
+}
