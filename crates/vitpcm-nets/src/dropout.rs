@@ -1,0 +1,147 @@
+//! Whether a forward pass is for inference or for training, and the dropout of the latter: our own masks from
+//! a seed and a counter, so that a resumed run continues bit for bit and candle's generator has no part in it.
+
+use candle_core::{Device, Tensor};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::random::Stream;
+
+/// What a forward pass is for.
+#[derive(Debug)]
+pub enum Mode<'a> {
+    /// No dropout.
+    Inference,
+    /// With dropout, whose counter moves on with every mask.
+    Training(&'a mut Dropout),
+}
+
+/// A place of the network where dropout acts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DropoutSite {
+    /// After the attention's projection and after both layers of the MLP of every block that runs in training mode.
+    Backbone,
+    /// On the grid, before the HV-BiLSTM.
+    Conditioning,
+    /// Before the patch classifier.
+    Classifier,
+}
+
+/// The share of values set to zero at each place.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DropoutRates {
+    /// In the ViT's blocks.
+    pub backbone: f32,
+    /// Before the HV-BiLSTM.
+    pub conditioning: f32,
+    /// Before the patch classifier.
+    pub classifier: f32,
+}
+
+impl DropoutRates {
+    /// Those of the released code.
+    pub const OFFICIAL: Self = Self { backbone: 0.1, conditioning: 0.2, classifier: 0.2 };
+}
+
+/// A source of dropout masks. Saved with a checkpoint, it continues where it was.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dropout {
+    /// The share of values set to zero at each place.
+    pub rates: DropoutRates,
+    seed: u64,
+    /// How many random numbers were drawn so far.
+    counter: u64,
+}
+
+impl Dropout {
+    /// A source that begins at the start of the seed's stream.
+    pub fn new(seed: u64, rates: DropoutRates) -> Self {
+        Self { rates, seed, counter: 0 }
+    }
+
+    /// A mask of zeros and `1 / (1 - rate)`, which keeps the expectation of what it multiplies.
+    fn mask(&mut self, rate: f32, shape: &[usize], device: &Device) -> candle_core::Result<Tensor> {
+        let stream = Stream::named(self.seed, "dropout");
+        let start = self.counter;
+        let kept = 1.0 / (1.0 - rate);
+        let num_elements: usize = shape.iter().product();
+        let mut mask = vec![0f32; num_elements];
+        const CHUNK: usize = 1 << 14;
+        mask.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk_index, chunk)| {
+            let position = start.wrapping_add((chunk_index * CHUNK) as u64);
+            for (offset, value) in chunk.iter_mut().enumerate() {
+                if stream.uniform(position.wrapping_add(offset as u64)) >= rate {
+                    *value = kept;
+                }
+            }
+        });
+        self.counter = start.wrapping_add(num_elements as u64);
+        Tensor::from_vec(mask, shape, device)
+    }
+}
+
+impl Mode<'_> {
+    /// Applies dropout in training, nothing in inference.
+    pub(crate) fn dropout(&mut self, x: Tensor, site: DropoutSite) -> Result<Tensor> {
+        let Mode::Training(dropout) = self else {
+            return Ok(x);
+        };
+        let rate = match site {
+            DropoutSite::Backbone => dropout.rates.backbone,
+            DropoutSite::Conditioning => dropout.rates.conditioning,
+            DropoutSite::Classifier => dropout.rates.classifier,
+        };
+        if rate <= 0.0 {
+            return Ok(x);
+        }
+        let mask = dropout.mask(rate, x.dims(), x.device())?.to_dtype(x.dtype())?;
+        Ok((x * mask)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATES: DropoutRates = DropoutRates { backbone: 0.25, conditioning: 0.0, classifier: 0.5 };
+
+    fn draw(dropout: &mut Dropout, site: DropoutSite) -> Vec<f32> {
+        let ones = Tensor::ones((40, 1000), candle_core::DType::F32, &Device::Cpu).unwrap();
+        Mode::Training(dropout).dropout(ones, site).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    #[test]
+    fn a_restored_dropout_continues_bit_for_bit() {
+        let mut whole = Dropout::new(7, RATES);
+        draw(&mut whole, DropoutSite::Backbone);
+        let mut resumed: Dropout = serde_json::from_str(&serde_json::to_string(&whole).unwrap()).unwrap();
+        assert_eq!(draw(&mut whole, DropoutSite::Classifier), draw(&mut resumed, DropoutSite::Classifier));
+        assert_ne!(
+            draw(&mut whole, DropoutSite::Classifier),
+            draw(&mut Dropout::new(7, RATES), DropoutSite::Classifier)
+        );
+    }
+
+    #[test]
+    fn the_rate_is_met_and_the_mean_is_kept() {
+        let values = draw(&mut Dropout::new(1, RATES), DropoutSite::Backbone);
+        let dropped = values.iter().filter(|&&value| value == 0.0).count() as f64 / values.len() as f64;
+        let mean = values.iter().map(|&value| f64::from(value)).sum::<f64>() / values.len() as f64;
+        // Five standard errors at 40,000 values.
+        assert!((dropped - 0.25).abs() < 0.011, "{dropped}");
+        assert!((mean - 1.0).abs() < 0.015, "{mean}");
+    }
+
+    #[test]
+    fn inference_and_a_rate_of_zero_leave_values_alone() {
+        assert!(
+            draw(&mut Dropout::new(1, RATES), DropoutSite::Conditioning).iter().all(|&value| value == 1.0)
+        );
+        let ones = Tensor::ones(5, candle_core::DType::F32, &Device::Cpu).unwrap();
+        let same = Mode::Inference.dropout(ones, DropoutSite::Classifier).unwrap();
+        assert_eq!(same.to_vec1::<f32>().unwrap(), [1.0; 5]);
+    }
+}

@@ -1,0 +1,138 @@
+//! Random initial parameters, from a seed and each parameter's name alone: the same on every machine and device,
+//! whatever else is initialised before.
+
+use candle_core::{Device, Tensor};
+
+use crate::error::Result;
+use crate::parameters::Parameters;
+use crate::pcm::PcmConfig;
+use crate::random::Stream;
+use crate::variants::{ParameterShape, VitConfig};
+
+/// Standard deviation of a random ViT's weights, as in timm.
+const BACKBONE_STD: f32 = 0.02;
+
+/// How random parameters are drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Initialisation {
+    /// Each seed gives its own parameters.
+    pub seed: u64,
+    /// Standard deviation of the patch classifier's weights.
+    pub classifier_std: f32,
+}
+
+impl Initialisation {
+    /// As the released code: classifier weights N(0, 0.05).
+    pub fn official(seed: u64) -> Self {
+        Self { seed, classifier_std: 0.05 }
+    }
+
+    /// As the paper's text: classifier weights from the standard Gaussian distribution.
+    pub fn paper(seed: u64) -> Self {
+        Self { seed, classifier_std: 1.0 }
+    }
+
+    /// A whole network: backbone, patch conditioning and patch classifier.
+    pub fn network(&self, config: &PcmConfig, device: &Device) -> Result<Parameters> {
+        let mut parameters = self.backbone(&config.backbone, device)?;
+        parameters.extend(self.head(config, device)?);
+        Ok(parameters)
+    }
+
+    /// A backbone that has learned nothing.
+    pub fn backbone(&self, config: &VitConfig, device: &Device) -> Result<Parameters> {
+        config.check()?;
+        self.draw(config.parameter_shapes(), device)
+    }
+
+    /// What stands on the backbone: patch conditioning and patch classifier.
+    pub fn head(&self, config: &PcmConfig, device: &Device) -> Result<Parameters> {
+        config.check()?;
+        self.draw(config.head_parameter_shapes(), device)
+    }
+
+    fn draw(&self, shapes: Vec<ParameterShape>, device: &Device) -> Result<Parameters> {
+        let draw_one = |ParameterShape { name, shape }: ParameterShape| {
+            let values = self.values(&name, &shape);
+            let tensor = Tensor::from_vec(values, shape, device)?;
+            Ok((name, tensor))
+        };
+        shapes.into_iter().map(draw_one).collect()
+    }
+
+    /// The released code is Keras', and so are the LSTM's initial weights: Glorot-uniform input weights,
+    /// orthogonal recurrent weights, a forget bias of one.
+    fn values(&self, name: &str, shape: &[usize]) -> Vec<f32> {
+        let stream = Stream::named(self.seed, name);
+        let num_elements: usize = shape.iter().product();
+        let normal = |std: f32| (0..num_elements as u64).map(|i| std * stream.normal(i)).collect();
+        if name.starts_with("hv_bilstm.") {
+            let num_gates = shape[0];
+            return match () {
+                () if name.contains("weight_ih") => {
+                    let limit = (6.0 / (shape[1] + num_gates) as f32).sqrt();
+                    (0..num_elements as u64).map(|i| limit * (2.0 * stream.uniform(i) - 1.0)).collect()
+                }
+                () if name.contains("weight_hh") => orthonormal_columns(shape[0], shape[1], &stream),
+                () if name.contains("bias_ih") => forget_bias(num_gates),
+                () => vec![0.0; num_elements],
+            };
+        }
+        match name {
+            "patch_classifier.weight" => normal(self.classifier_std),
+            "cls_token" | "pos_embed" | "reg_token" => normal(BACKBONE_STD),
+            _ if name.contains("norm") && name.ends_with("weight") => vec![1.0; num_elements],
+            _ if name.ends_with("gamma") => vec![1.0; num_elements],
+            _ if name.ends_with("bias") => vec![0.0; num_elements],
+            _ => normal(BACKBONE_STD),
+        }
+    }
+}
+
+/// One for the forget gate, the second of the four.
+fn forget_bias(num_gates: usize) -> Vec<f32> {
+    let units = num_gates / 4;
+    (0..num_gates).map(|gate| if (units..2 * units).contains(&gate) { 1.0 } else { 0.0 }).collect()
+}
+
+/// A matrix `[rows, columns]`, row-major, with rows ≥ columns, whose columns are orthonormal: Gram–Schmidt on
+/// normal numbers.
+fn orthonormal_columns(rows: usize, columns: usize, stream: &Stream) -> Vec<f32> {
+    let mut basis: Vec<Vec<f64>> = Vec::with_capacity(columns);
+    for column in 0..columns {
+        let start = (column * rows) as u64;
+        let mut vector: Vec<f64> = (0..rows as u64).map(|i| f64::from(stream.normal(start + i))).collect();
+        for earlier in &basis {
+            let shadow: f64 = vector.iter().zip(earlier).map(|(a, b)| a * b).sum();
+            vector.iter_mut().zip(earlier).for_each(|(a, b)| *a -= shadow * b);
+        }
+        let length = vector.iter().map(|a| a * a).sum::<f64>().sqrt();
+        vector.iter_mut().for_each(|a| *a /= length);
+        basis.push(vector);
+    }
+    (0..rows * columns).map(|i| basis[i % columns][i / columns] as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recurrent_weights_are_orthonormal() {
+        let (rows, columns) = (48, 12);
+        let matrix = orthonormal_columns(rows, columns, &Stream::named(5, "weight_hh"));
+        for a in 0..columns {
+            for b in 0..columns {
+                let product: f32 =
+                    (0..rows).map(|row| matrix[row * columns + a] * matrix[row * columns + b]).sum();
+                let expected = if a == b { 1.0 } else { 0.0 };
+                assert!((product - expected).abs() < 1e-6, "columns {a} and {b}: {product}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_forget_gate_begins_open() {
+        assert_eq!(forget_bias(8), [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+    }
+}

@@ -1,0 +1,175 @@
+//! What a file is, for a person who wants to know before using it: a model of ours, the weights of a backbone, or
+//! just arrays. Reads names and shapes, no data.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::import::{BackboneSummary, Plan};
+use crate::model_file::{self, ModelInfo};
+use crate::weight_file::{Container, ElementType, WeightFile};
+
+/// What a file is.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum FileSummary {
+    /// A model of ours, ready to segment.
+    Model(ModelSummary),
+    /// The weights of a backbone, ready to be trained on.
+    Backbone(BackboneSummary),
+    /// Anything else that holds arrays.
+    Arrays {
+        /// The file.
+        path: PathBuf,
+        /// How it packs its arrays.
+        container: Container,
+        /// Why it is neither a model nor a backbone.
+        reason: String,
+        /// Its arrays, by name.
+        arrays: Vec<ArraySummary>,
+    },
+}
+
+/// What a model file holds.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelSummary {
+    /// The file.
+    pub path: PathBuf,
+    /// The backbone's name, or `custom`.
+    pub variant: String,
+    /// How many numbers the network learned.
+    pub num_parameters: usize,
+    /// How they are stored.
+    pub element_type: String,
+    /// All that the file says about itself.
+    pub info: ModelInfo,
+}
+
+/// One array of a file.
+#[derive(Debug, Clone, Serialize)]
+pub struct ArraySummary {
+    /// Its name.
+    pub name: String,
+    /// The type of its elements.
+    pub element_type: ElementType,
+    /// Its shape, outermost dimension first.
+    pub shape: Vec<usize>,
+}
+
+/// Tells what a file is.
+pub fn inspect(path: impl AsRef<Path>) -> Result<FileSummary> {
+    let file = WeightFile::open(path)?;
+    if model_file::is_model(&file) {
+        let info = model_file::read_info(&file)?;
+        model_file::compare(&info, &file).into_result()?;
+        return Ok(FileSummary::Model(ModelSummary {
+            path: file.path().to_owned(),
+            variant: info.network.backbone.name().to_owned(),
+            num_parameters: info.network.num_parameters(),
+            element_type: file
+                .entries()
+                .next()
+                .map(|entry| entry.element_type.to_string())
+                .unwrap_or_default(),
+            info,
+        }));
+    }
+    match Plan::new(&file, None) {
+        Ok(plan) => Ok(FileSummary::Backbone(plan.summary)),
+        Err(error) => Ok(FileSummary::Arrays {
+            path: file.path().to_owned(),
+            container: file.container(),
+            reason: error.to_string(),
+            arrays: file
+                .entries()
+                .map(|entry| ArraySummary {
+                    name: entry.name.clone(),
+                    element_type: entry.element_type.clone(),
+                    shape: entry.shape.clone(),
+                })
+                .collect(),
+        }),
+    }
+}
+
+impl fmt::Display for FileSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FileSummary::Model(model) => model.fmt(f),
+            FileSummary::Backbone(backbone) => backbone.fmt(f),
+            FileSummary::Arrays { path, container, reason, arrays } => {
+                writeln!(
+                    f,
+                    "{}: {container}, {} arrays; neither a model nor a backbone",
+                    path.display(),
+                    arrays.len()
+                )?;
+                writeln!(f, "{reason}")?;
+                for array in arrays {
+                    writeln!(
+                        f,
+                        "  {:<8} {:<24} {}",
+                        array.element_type.to_string(),
+                        format!("{:?}", array.shape),
+                        array.name
+                    )?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Display for ModelSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let info = &self.info;
+        writeln!(f, "{}: vitpcm model", self.path.display())?;
+        writeln!(f, "  backbone        {}", self.variant)?;
+        writeln!(f, "  conditioning    {}", serde_text(&info.network.conditioning))?;
+        writeln!(f, "  pooling         {}", serde_text(&info.network.pooling))?;
+        writeln!(f, "  parameters      {:.2} M, {}", self.num_parameters as f64 / 1e6, self.element_type)?;
+        writeln!(f, "  classes         {}: {}", info.classes.len(), info.classes.join(", "))?;
+        writeln!(f, "  trained at      {} px", info.train_size)?;
+        writeln!(f, "  to be run at    {} px", info.inference_size)?;
+        writeln!(
+            f,
+            "  normalisation   mean {:?}, std {:?}",
+            info.normalisation.mean, info.normalisation.std
+        )?;
+        writeln!(f, "  preset          {}", info.preset)?;
+        info.provenance.iter().try_for_each(|(key, value)| writeln!(f, "  {key:<15} {value}"))
+    }
+}
+
+impl fmt::Display for BackboneSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = &self.config;
+        writeln!(f, "{}: weights of a backbone", self.path.display())?;
+        writeln!(f, "  variant         {}", self.variant)?;
+        writeln!(f, "  container       {}, {}", self.container, self.element_types.join(", "))?;
+        writeln!(f, "  names           {}", self.naming)?;
+        writeln!(f, "  parameters      {:.2} M", self.num_parameters as f64 / 1e6)?;
+        writeln!(f, "  patch           {} px", config.patch)?;
+        writeln!(f, "  width, depth    {}, {} ({} heads)", config.width, config.depth, config.heads)?;
+        writeln!(f, "  positions       {0} x {0}", config.position_grid)?;
+        writeln!(f, "  registers       {}", config.registers)?;
+        writeln!(f, "  LayerScale      {}", if config.layer_scale { "yes" } else { "no" })?;
+        match self.num_head_classes {
+            Some(classes) => writeln!(f, "  head            {classes} classes")?,
+            None => writeln!(f, "  head            none")?,
+        }
+        let likely = self.likely_normalisation;
+        writeln!(f, "  normalisation   mean {:?}, std {:?} (likely)", likely.mean, likely.std)?;
+        if !self.left_over.is_empty() {
+            writeln!(f, "  not needed      {}", self.left_over.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+fn serde_text(value: &impl Serialize) -> String {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    text.replace(['{', '}', '"'], "").replace(':', " ")
+}

@@ -1,0 +1,55 @@
+//! The ViT-PCM network and its weights: vision transformer, HV-BiLSTM, patch classifier, import of published
+//! backbones, and model files.
+//!
+//! Knows tensors and files, but no data set and no image format. The files are the block diagram:
+//! [`vit`] → [`hv_bilstm`] → [`patch_classifier`], joined in [`pcm`].
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use vitpcm_nets::{Initialisation, Mode, PcmConfig, PcmNetwork, Variant};
+//!
+//! # fn main() -> Result<(), vitpcm_nets::NetsError> {
+//! let config = PcmConfig::paper(Variant::named("vit-nano16")?.config(), 21);
+//! let parameters = Initialisation::official(1).network(&config, &Device::Cpu)?;
+//! let network = PcmNetwork::new(&config, &parameters)?;
+//!
+//! let pixels = Tensor::zeros((1, 3, 64, 96), DType::F32, &Device::Cpu)?;
+//! let output = network.forward(&pixels, &mut Mode::Inference)?;
+//! assert_eq!(output.scores_on_grid.dims(), [1, 4, 6, 21]);
+//! assert_eq!(output.tag_probabilities.dims(), [1, 21]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod dropout;
+mod error;
+pub mod hv_bilstm;
+mod import;
+mod initialisation;
+mod inspect;
+mod model_file;
+mod normalisation;
+mod parameters;
+pub mod patch_classifier;
+pub mod pcm;
+mod position_embedding;
+mod random;
+mod variants;
+pub mod vit;
+mod weight_file;
+mod weight_names;
+
+pub use dropout::{Dropout, DropoutRates, Mode};
+pub use error::{NetsError, Result};
+pub use import::{BackboneSummary, DifferentTensor, ImportedBackbone, Mismatch, import_backbone};
+pub use initialisation::Initialisation;
+pub use inspect::{ArraySummary, FileSummary, ModelSummary, inspect};
+pub use model_file::{Model, ModelInfo, Storage};
+pub use normalisation::Normalisation;
+pub use parameters::Parameters;
+pub use pcm::{PatchConditioning, PcmConfig, PcmNetwork, PcmOutput, Pooling};
+pub use position_embedding::resize_position_embedding;
+pub use variants::{Grid, LAYER_NORM_EPS, MLP_RATIO, ParameterShape, VARIANTS, Variant, VitConfig};
+pub use vit::{ClassificationHead, Tokens, Vit};
+pub use weight_file::{ArrayEntry, Container, ElementType, WeightFile};
+pub use weight_names::Naming;

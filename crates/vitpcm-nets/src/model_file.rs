@@ -1,0 +1,282 @@
+//! Our model file: one safetensors file with the parameters and, in its metadata, everything needed to run them.
+//! Read by mapping it; written to a temporary file beside it that is renamed when it is whole.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use candle_core::{DType, Device, Tensor};
+use half::f16;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Fault, NetsError, Parsed, Result};
+use crate::import::{DifferentTensor, Mismatch};
+use crate::normalisation::Normalisation;
+use crate::parameters::Parameters;
+use crate::pcm::{PcmConfig, PcmNetwork};
+use crate::weight_file::{ElementType, WeightFile};
+
+/// What the metadata calls this kind of file.
+const FORMAT: &str = "vitpcm-model";
+/// The version this program writes and the only one it reads.
+const FORMAT_VERSION: &str = "1";
+
+/// All that a model file says about its network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelInfo {
+    /// The network.
+    pub network: PcmConfig,
+    /// Names of the classes; the first is the background.
+    pub classes: Vec<String>,
+    /// Side in pixels of the square images it was trained on.
+    pub train_size: usize,
+    /// Side in pixels of the square images it is meant to be run on.
+    pub inference_size: usize,
+    /// What its pixels went through.
+    pub normalisation: Normalisation,
+    /// The preset it was trained with.
+    pub preset: String,
+    /// Where it comes from: what made it, with which command, on which data, how well it did. Free keys.
+    pub provenance: BTreeMap<String, String>,
+}
+
+impl ModelInfo {
+    /// Refuses descriptions that contradict themselves.
+    pub fn check(&self) -> Result<()> {
+        self.network.check()?;
+        let bad = |reason: String| Err(NetsError::BadConfig { reason });
+        if self.classes.len() != self.network.num_classes {
+            let (names, classes) = (self.classes.len(), self.network.num_classes);
+            return bad(format!("{names} class names for {classes} classes"));
+        }
+        let mut sorted: Vec<&str> = self.classes.iter().map(String::as_str).collect();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return bad(format!("two classes are called `{}`", twice[0]));
+        }
+        let patch = self.network.backbone.patch;
+        for (what, size) in [("train_size", self.train_size), ("inference_size", self.inference_size)] {
+            if size == 0 || !size.is_multiple_of(patch) || size > 1 << 16 {
+                return bad(format!("{what} is {size}; expected a multiple of the patch size {patch}"));
+            }
+        }
+        let numbers = self.normalisation.mean.iter().chain(&self.normalisation.std);
+        if !numbers.into_iter().all(|x| x.is_finite()) || self.normalisation.std.iter().any(|&std| std <= 0.0)
+        {
+            return bad("a normalisation with a deviation that is not positive".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// How a model file stores its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Storage {
+    /// As they are computed.
+    F32,
+    /// In half the space; to be read back as f32.
+    F16,
+}
+
+/// A model: its description and its parameters.
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// What the network is and where it comes from.
+    pub info: ModelInfo,
+    /// All parameters, f32.
+    pub parameters: Parameters,
+}
+
+impl Model {
+    /// Reads a model file.
+    pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Self> {
+        Self::from_weight_file(&WeightFile::open(path)?, device)
+    }
+
+    /// Reads a model file embedded in the program; `label` stands for its path in messages.
+    pub fn from_embedded(label: &str, bytes: &'static [u8], device: &Device) -> Result<Self> {
+        Self::from_weight_file(&WeightFile::from_embedded(label, bytes)?, device)
+    }
+
+    fn from_weight_file(file: &WeightFile, device: &Device) -> Result<Self> {
+        let info = read_info(file)?;
+        compare(&info, file).into_result()?;
+        let mut parameters = Parameters::new();
+        for entry in file.entries() {
+            let tensor = Tensor::from_vec(file.read_f32(entry)?, entry.shape.as_slice(), device)?;
+            parameters.insert(entry.name.clone(), tensor);
+        }
+        Ok(Self { info, parameters })
+    }
+
+    /// The network, sharing the model's parameters.
+    pub fn network(&self) -> Result<PcmNetwork> {
+        PcmNetwork::new(&self.info.network, &self.parameters)
+    }
+
+    /// Writes the model file. Whoever reads the path meanwhile sees the old file or the new one, never a part.
+    /// The same model always gives the same bytes.
+    pub fn save(&self, path: impl AsRef<Path>, storage: Storage) -> Result<()> {
+        let path = path.as_ref();
+        self.info.check()?;
+        let mut tensors = Vec::new();
+        for wanted in self.info.network.parameter_shapes() {
+            let tensor = self.parameters.get(&wanted.name)?;
+            if tensor.dims() != wanted.shape {
+                let reason = format!("`{}` is {:?}, expected {:?}", wanted.name, tensor.dims(), wanted.shape);
+                return Err(NetsError::BadConfig { reason });
+            }
+            tensors.push((wanted.name, tensor));
+        }
+        tensors.sort_by(|a, b| a.0.cmp(&b.0));
+        let header = header(&self.info, &tensors, storage);
+        let io = |source| NetsError::Io { path: path.to_owned(), source };
+
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut file = temporary_file_in(folder).map_err(io)?;
+        let mut writer = BufWriter::new(&mut file);
+        writer.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
+        writer.write_all(&header).map_err(io)?;
+        for (_, tensor) in tensors {
+            let values = tensor.detach().to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+            write_values(&mut writer, &values, storage).map_err(io)?;
+        }
+        writer.flush().map_err(io)?;
+        drop(writer);
+        file.as_file().sync_all().map_err(io)?;
+        file.persist(path).map_err(|error| io(error.error))?;
+        // The renaming itself lies in the folder. Some file systems cannot sync folders; the file is whole anyway.
+        if let Ok(folder) = std::fs::File::open(folder) {
+            let _ = folder.sync_all();
+        }
+        Ok(())
+    }
+}
+
+/// A temporary file with the permissions of any new file, not the private ones that `tempfile` would choose.
+fn temporary_file_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".vitpcm-").suffix(".tmp");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(std::fs::Permissions::from_mode(0o666));
+    }
+    builder.tempfile_in(folder)
+}
+
+fn write_values(writer: &mut impl Write, values: &[f32], storage: Storage) -> io::Result<()> {
+    match storage {
+        Storage::F32 => values.iter().try_for_each(|value| writer.write_all(&value.to_le_bytes())),
+        Storage::F16 => {
+            values.iter().try_for_each(|&value| writer.write_all(&f16::from_f32(value).to_le_bytes()))
+        }
+    }
+}
+
+/// The safetensors header. Written here and not by the `safetensors` crate, whose metadata come in random order.
+fn header(info: &ModelInfo, tensors: &[(String, &Tensor)], storage: Storage) -> Vec<u8> {
+    let (dtype, size) = match storage {
+        Storage::F32 => ("F32", 4),
+        Storage::F16 => ("F16", 2),
+    };
+    let mut entries = serde_json::Map::new();
+    entries.insert("__metadata__".to_owned(), serde_json::json!(write_info(info)));
+    let mut start = 0usize;
+    for (name, tensor) in tensors {
+        let end = start + size * tensor.elem_count();
+        let entry =
+            serde_json::json!({ "dtype": dtype, "shape": tensor.dims(), "data_offsets": [start, end] });
+        entries.insert(name.clone(), entry);
+        start = end;
+    }
+    let mut header = serde_json::Value::Object(entries).to_string().into_bytes();
+    // Data begin at a multiple of eight bytes.
+    header.resize(header.len().next_multiple_of(8), b' ');
+    header
+}
+
+fn write_info(info: &ModelInfo) -> BTreeMap<&'static str, String> {
+    let json = |value: serde_json::Value| value.to_string();
+    BTreeMap::from([
+        ("format", FORMAT.to_owned()),
+        ("format_version", FORMAT_VERSION.to_owned()),
+        ("variant", info.network.backbone.name().to_owned()),
+        ("network", json(serde_json::json!(info.network))),
+        ("classes", json(serde_json::json!(info.classes))),
+        ("train_size", info.train_size.to_string()),
+        ("inference_size", info.inference_size.to_string()),
+        ("normalisation", json(serde_json::json!(info.normalisation))),
+        ("preset", info.preset.clone()),
+        ("provenance", json(serde_json::json!(info.provenance))),
+    ])
+}
+
+/// Whether a file says that it is a model of ours.
+pub(crate) fn is_model(file: &WeightFile) -> bool {
+    file.metadata().get("format").is_some_and(|format| format == FORMAT)
+}
+
+/// The description of a model, from its file's metadata.
+pub(crate) fn read_info(file: &WeightFile) -> Result<ModelInfo> {
+    if !is_model(file) {
+        let reason = "not a vitpcm model (its metadata lack `format: vitpcm-model`); is it backbone weights?";
+        return Err(Fault::from(reason).at(file.path()));
+    }
+    let info = parse_info(file.metadata()).map_err(|fault| fault.at(file.path()))?;
+    info.check().map_err(|error| Fault::from(error.to_string()).at(file.path()))?;
+    Ok(info)
+}
+
+fn parse_info(metadata: &BTreeMap<String, String>) -> Parsed<ModelInfo> {
+    let get = |key: &str| {
+        metadata.get(key).ok_or_else(|| Fault::from(format!("a model without `{key}` in its metadata")))
+    };
+    let version = get("format_version")?;
+    if version != FORMAT_VERSION {
+        return Err(format!(
+            "a model of format version {version}; this program reads version {FORMAT_VERSION}"
+        )
+        .into());
+    }
+    fn json<T: DeserializeOwned>(key: &str, text: &str) -> Parsed<T> {
+        serde_json::from_str(text)
+            .map_err(|error| format!("the model's `{key}` is not understood: {error}").into())
+    }
+    Ok(ModelInfo {
+        network: json("network", get("network")?)?,
+        classes: json("classes", get("classes")?)?,
+        train_size: json("train_size", get("train_size")?)?,
+        inference_size: json("inference_size", get("inference_size")?)?,
+        normalisation: json("normalisation", get("normalisation")?)?,
+        preset: get("preset")?.clone(),
+        provenance: json("provenance", get("provenance")?)?,
+    })
+}
+
+/// How the tensors of the file differ from those its description promises.
+pub(crate) fn compare(info: &ModelInfo, file: &WeightFile) -> Mismatch {
+    let mut mismatch =
+        Mismatch::new(file.path(), format!("its own description ({})", info.network.backbone.name()));
+    let wanted = info.network.parameter_shapes();
+    for parameter in &wanted {
+        let Some(entry) = file.entry(&parameter.name) else {
+            mismatch.missing.push(parameter.name.clone());
+            continue;
+        };
+        let readable = !matches!(entry.element_type, ElementType::Other(_));
+        if entry.shape != parameter.shape || !readable {
+            mismatch.different.push(DifferentTensor {
+                name: entry.name.clone(),
+                found: format!("{:?} {}", entry.shape, entry.element_type),
+                expected: format!("{:?} f32 or f16", parameter.shape),
+            });
+        }
+    }
+    let known: std::collections::HashSet<&str> =
+        wanted.iter().map(|parameter| parameter.name.as_str()).collect();
+    let unused = file.entries().filter(|entry| !known.contains(entry.name.as_str()));
+    mismatch.unused = unused.map(|entry| entry.name.clone()).collect();
+    mismatch
+}

@@ -1,0 +1,46 @@
+//! The one place where pixel values become network input.
+
+use serde::{Deserialize, Serialize};
+
+/// Mean and standard deviation a channel (R, G, B), of pixel values scaled to 0..1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Normalisation {
+    /// Subtracted.
+    pub mean: [f32; 3],
+    /// Divided by.
+    pub std: [f32; 3],
+}
+
+impl Normalisation {
+    /// (x − 127.5) / 127.5: Google's and timm's ViTs.
+    pub const HALF: Self = Self { mean: [0.5; 3], std: [0.5; 3] };
+    /// ImageNet's statistics: DINO and DINOv2.
+    pub const IMAGENET: Self = Self { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] };
+
+    /// One value of a channel, 0..255 before (values of an augmented view may lie beyond).
+    pub fn normalise(&self, channel: usize, value: f32) -> f32 {
+        (value / 255.0 - self.mean[channel]) / self.std[channel]
+    }
+
+    /// RGB pixels, HWC, u8, to network input, CHW. A last pixel with fewer than three values is left out.
+    pub fn network_input_from_rgb(&self, rgb: &[u8]) -> Vec<f32> {
+        let num_pixels = rgb.len() / 3;
+        let mut input = Vec::with_capacity(3 * num_pixels);
+        for channel in 0..3 {
+            input.extend(rgb.chunks_exact(3).map(|pixel| self.normalise(channel, f32::from(pixel[channel]))));
+        }
+        input
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_maps_the_pixel_range_to_minus_one_to_one() {
+        let input = Normalisation::HALF.network_input_from_rgb(&[0, 255, 0, 255, 0, 0]);
+        assert_eq!(input, [-1.0, 1.0, 1.0, -1.0, -1.0, -1.0]);
+    }
+}

@@ -1,0 +1,84 @@
+//! The parameters of a network: tensors by name. Training makes some of them variables; networks are built from
+//! the store and share its tensors.
+
+use std::collections::BTreeMap;
+
+use candle_core::{DType, Device, Tensor, Var};
+
+use crate::error::{NetsError, Result};
+
+/// Tensors by name, in the order of their names.
+#[derive(Debug, Clone, Default)]
+pub struct Parameters {
+    tensors: BTreeMap<String, Tensor>,
+}
+
+impl Parameters {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The parameter of this name.
+    pub fn get(&self, name: &str) -> Result<&Tensor> {
+        self.tensors.get(name).ok_or_else(|| NetsError::MissingParameter { name: name.to_owned() })
+    }
+
+    /// Adds a parameter, replacing one of the same name.
+    pub fn insert(&mut self, name: impl Into<String>, tensor: Tensor) {
+        self.tensors.insert(name.into(), tensor);
+    }
+
+    /// Adds all parameters of another store, replacing those of the same name.
+    pub fn extend(&mut self, other: Parameters) {
+        self.tensors.extend(other.tensors);
+    }
+
+    /// All parameters in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// How many numbers all parameters hold together.
+    pub fn num_elements(&self) -> usize {
+        self.tensors.values().map(Tensor::elem_count).sum()
+    }
+
+    /// The same parameters on another device.
+    pub fn to_device(&self, device: &Device) -> Result<Self> {
+        self.map(|tensor| tensor.to_device(device))
+    }
+
+    /// The same parameters in another element type.
+    pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        self.map(|tensor| tensor.to_dtype(dtype))
+    }
+
+    /// Makes the chosen parameters variables, and all others constants, with their values kept; returns the
+    /// variables in the order of their names. Networks built before keep their old tensors: build them anew.
+    pub fn make_trainable(&mut self, choose: impl Fn(&str) -> bool) -> Result<Vec<(String, Var)>> {
+        let mut variables = Vec::new();
+        for (name, tensor) in &mut self.tensors {
+            let constant = tensor.detach();
+            if choose(name) {
+                let variable = Var::from_tensor(&constant)?;
+                *tensor = variable.as_tensor().clone();
+                variables.push((name.clone(), variable));
+            } else {
+                *tensor = constant;
+            }
+        }
+        Ok(variables)
+    }
+
+    fn map(&self, change: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> Result<Self> {
+        let changed = self.tensors.iter().map(|(name, tensor)| Ok((name.clone(), change(tensor)?)));
+        Ok(Self { tensors: changed.collect::<Result<_>>()? })
+    }
+}
+
+impl FromIterator<(String, Tensor)> for Parameters {
+    fn from_iter<I: IntoIterator<Item = (String, Tensor)>>(tensors: I) -> Self {
+        Self { tensors: tensors.into_iter().collect() }
+    }
+}

@@ -1,0 +1,38 @@
+//! The patch classifier: one bias-free linear layer and a softmax over the classes, for every patch.
+
+use candle_core::Tensor;
+
+use crate::dropout::{DropoutSite, Mode};
+use crate::error::Result;
+use crate::parameters::Parameters;
+use crate::variants::ParameterShape;
+
+/// The name of the classifier's only parameter, which alone carries the L2 penalty.
+pub const CLASSIFIER_WEIGHT: &str = "patch_classifier.weight";
+
+/// The layer from patch features to class probabilities.
+#[derive(Debug, Clone)]
+pub struct PatchClassifier {
+    weight: Tensor,
+}
+
+impl PatchClassifier {
+    /// Builds the layer on the parameters of a store.
+    pub fn new(parameters: &Parameters) -> Result<Self> {
+        Ok(Self { weight: parameters.get(CLASSIFIER_WEIGHT)?.clone() })
+    }
+
+    /// Name and shape of its parameter.
+    pub fn parameter_shapes(num_features: usize, num_classes: usize) -> Vec<ParameterShape> {
+        vec![ParameterShape::new(CLASSIFIER_WEIGHT, &[num_classes, num_features])]
+    }
+
+    /// Dropout, linear layer, softmax.
+    ///
+    /// # Shapes
+    /// features `[B, rows, columns, F]`; result `[B, rows, columns, K + 1]`, each cell summing to one
+    pub fn forward(&self, features: &Tensor, mode: &mut Mode<'_>) -> Result<Tensor> {
+        let features = mode.dropout(features.clone(), DropoutSite::Classifier)?;
+        Ok(vitpcm_ops::softmax(&vitpcm_ops::linear(&features, &self.weight, None)?)?)
+    }
+}

@@ -1,0 +1,189 @@
+//! The whole network: ViT, patch conditioning, patch classifier, pooling over the grid. Normalised pixels in,
+//! score map on the grid (Z) and tag probabilities (y) out.
+
+use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::dropout::Mode;
+use crate::error::{NetsError, Result};
+use crate::hv_bilstm::{DEFAULT_LSTM_UNITS, HvBiLstm};
+use crate::parameters::Parameters;
+use crate::patch_classifier::PatchClassifier;
+use crate::variants::{ParameterShape, VitConfig};
+use crate::vit::{Tokens, Vit};
+
+/// How patches learn of each other between the ViT and the classifier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum PatchConditioning {
+    /// Not at all: the paper's ablation.
+    None,
+    /// By two bidirectional LSTMs, along rows and columns.
+    HvBilstm {
+        /// Units a direction.
+        units: usize,
+    },
+}
+
+/// How the scores of all patches become the probability of a tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Pooling {
+    /// The best patch decides: the paper's global max pooling.
+    Max,
+    /// The mean of the best `k` patches; a grid with fewer patches takes all.
+    TopK {
+        /// How many patches count.
+        k: usize,
+    },
+}
+
+/// The description of a network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PcmConfig {
+    /// The ViT.
+    pub backbone: VitConfig,
+    /// What stands between the ViT and the classifier.
+    pub conditioning: PatchConditioning,
+    /// Classes with the background (K + 1).
+    pub num_classes: usize,
+    /// From patch scores to tags.
+    pub pooling: Pooling,
+}
+
+impl PcmConfig {
+    /// The paper's network on a backbone: HV-BiLSTM of 192 units, max pooling. `num_classes` counts the
+    /// background.
+    pub fn paper(backbone: VitConfig, num_classes: usize) -> Self {
+        Self {
+            backbone,
+            conditioning: PatchConditioning::HvBilstm { units: DEFAULT_LSTM_UNITS },
+            num_classes,
+            pooling: Pooling::Max,
+        }
+    }
+
+    /// Refuses numbers that no network can have.
+    pub fn check(&self) -> Result<()> {
+        self.backbone.check()?;
+        let bad = |reason: String| Err(NetsError::BadConfig { reason });
+        if !(2..=1 << 16).contains(&self.num_classes) {
+            return bad(format!(
+                "{} classes; expected the background and at least one more",
+                self.num_classes
+            ));
+        }
+        if let PatchConditioning::HvBilstm { units } = self.conditioning
+            && !(1..=1 << 12).contains(&units)
+        {
+            return bad(format!("{units} LSTM units; expected 1 to 4096"));
+        }
+        if self.pooling == (Pooling::TopK { k: 0 }) {
+            return bad("pooling over the best 0 patches; expected at least 1".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Names and shapes of all parameters.
+    pub fn parameter_shapes(&self) -> Vec<ParameterShape> {
+        let mut shapes = self.backbone.parameter_shapes();
+        shapes.extend(self.head_parameter_shapes());
+        shapes
+    }
+
+    /// Names and shapes of what stands on the backbone.
+    pub fn head_parameter_shapes(&self) -> Vec<ParameterShape> {
+        let (mut shapes, num_features) = match self.conditioning {
+            PatchConditioning::None => (Vec::new(), self.backbone.width),
+            PatchConditioning::HvBilstm { units } => {
+                (HvBiLstm::parameter_shapes(self.backbone.width, units), 4 * units)
+            }
+        };
+        shapes.extend(PatchClassifier::parameter_shapes(num_features, self.num_classes));
+        shapes
+    }
+
+    /// How many numbers the network learns.
+    pub fn num_parameters(&self) -> usize {
+        self.parameter_shapes().iter().map(ParameterShape::num_elements).sum()
+    }
+}
+
+/// What the network says about a batch of images.
+#[derive(Debug, Clone)]
+pub struct PcmOutput {
+    /// Z: class probabilities of every patch, `[B, rows, columns, K + 1]`.
+    pub scores_on_grid: Tensor,
+    /// y: probability of every tag, `[B, K + 1]`.
+    pub tag_probabilities: Tensor,
+}
+
+/// The network, built on the parameters of a store.
+#[derive(Debug, Clone)]
+pub struct PcmNetwork {
+    config: PcmConfig,
+    vit: Vit,
+    hv_bilstm: Option<HvBiLstm>,
+    patch_classifier: PatchClassifier,
+}
+
+impl PcmNetwork {
+    /// Builds the network; the store must hold all of [`PcmConfig::parameter_shapes`].
+    pub fn new(config: &PcmConfig, parameters: &Parameters) -> Result<Self> {
+        config.check()?;
+        Ok(Self {
+            config: config.clone(),
+            vit: Vit::new(&config.backbone, parameters)?,
+            hv_bilstm: match config.conditioning {
+                PatchConditioning::None => None,
+                PatchConditioning::HvBilstm { .. } => Some(HvBiLstm::new(parameters)?),
+            },
+            patch_classifier: PatchClassifier::new(parameters)?,
+        })
+    }
+
+    /// Its description.
+    pub fn config(&self) -> &PcmConfig {
+        &self.config
+    }
+
+    /// Its backbone.
+    pub fn vit(&self) -> &Vit {
+        &self.vit
+    }
+
+    /// Pixels to scores and tags.
+    ///
+    /// # Shapes
+    /// pixels `[B, 3, H, W]`, RGB, normalised as the weights expect; H and W multiples of the patch size.
+    pub fn forward(&self, pixels: &Tensor, mode: &mut Mode<'_>) -> Result<PcmOutput> {
+        self.continue_from(&self.vit.embed(pixels)?, mode)
+    }
+
+    /// The part of the network that training leaves frozen: embedding and the first `num_blocks` blocks, without
+    /// dropout. Its tokens carry no graph, and any number of passes can continue from them.
+    pub fn run_frozen_blocks(&self, pixels: &Tensor, num_blocks: usize) -> Result<Tokens> {
+        let mut tokens =
+            self.vit.run_blocks_to(num_blocks, &self.vit.embed(pixels)?, &mut Mode::Inference)?;
+        tokens.values = tokens.values.detach();
+        Ok(tokens)
+    }
+
+    /// From tokens between two blocks to scores and tags.
+    pub fn continue_from(&self, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<PcmOutput> {
+        let tokens = self.vit.run_blocks_to(self.config.backbone.depth, tokens, mode)?;
+        let mut features = self.vit.patch_features(&tokens)?;
+        if let Some(hv_bilstm) = &self.hv_bilstm {
+            features = hv_bilstm.forward(&features, mode)?;
+        }
+        let scores_on_grid = self.patch_classifier.forward(&features, mode)?;
+        let tag_probabilities = match self.config.pooling {
+            Pooling::Max => vitpcm_ops::max_over_grid(&scores_on_grid)?,
+            Pooling::TopK { k } => {
+                vitpcm_ops::top_k_over_grid(&scores_on_grid, k.min(tokens.grid.num_cells()))?
+            }
+        };
+        Ok(PcmOutput { scores_on_grid, tag_probabilities })
+    }
+}

@@ -1,0 +1,81 @@
+//! Our own random numbers: a hash of a key and a counter, so that number `i` of a stream is had without the
+//! numbers before it, on any number of threads, and a resumed run continues bit for bit.
+
+/// The increment of SplitMix64 (Steele, Lea, Flood 2014); any position of its sequence can be computed directly.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// A stream of random numbers, addressed by position.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stream {
+    key: u64,
+}
+
+impl Stream {
+    /// The stream of this name: names give independent streams of one seed.
+    pub(crate) fn named(seed: u64, name: &str) -> Self {
+        // FNV-1a
+        let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+        });
+        Self { key: mix(seed.wrapping_add(GOLDEN)) ^ hash }
+    }
+
+    /// Uniform in [0, 1), a multiple of 2⁻²⁴.
+    pub(crate) fn uniform(&self, position: u64) -> f32 {
+        const STEP: f32 = 1.0 / (1 << 24) as f32;
+        (self.bits(position) >> 40) as f32 * STEP
+    }
+
+    /// Normal with mean 0 and variance 1 (Box–Muller).
+    pub(crate) fn normal(&self, position: u64) -> f32 {
+        const STEP: f64 = 1.0 / (1u64 << 32) as f64;
+        let bits = self.bits(position);
+        // Shifted by half a step away from zero, whose logarithm is infinite.
+        let radius = (((bits >> 32) as f64 + 0.5) * STEP).ln() * -2.0;
+        let angle = (bits & 0xFFFF_FFFF) as f64 * STEP * std::f64::consts::TAU;
+        (radius.sqrt() * angle.cos()) as f32
+    }
+
+    fn bits(&self, position: u64) -> u64 {
+        mix(self.key.wrapping_add(position.wrapping_add(1).wrapping_mul(GOLDEN)))
+    }
+}
+
+/// The finaliser of SplitMix64.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bits_are_those_of_splitmix64() {
+        // First outputs of SplitMix64 from state 1234567, as published with its reference implementation.
+        let stream = Stream { key: 1_234_567 };
+        assert_eq!(stream.bits(0), 6_457_827_717_110_365_317);
+        assert_eq!(stream.bits(1), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn normal_numbers_have_mean_zero_and_variance_one() {
+        let stream = Stream::named(3, "weights");
+        let numbers: Vec<f64> = (0..100_000).map(|i| f64::from(stream.normal(i))).collect();
+        let mean = numbers.iter().sum::<f64>() / 1e5;
+        let variance = numbers.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 1e5;
+        // Five standard errors.
+        assert!(mean.abs() < 0.016, "{mean}");
+        assert!((variance - 1.0).abs() < 0.023, "{variance}");
+    }
+
+    #[test]
+    fn names_and_seeds_give_different_streams() {
+        let first = |seed, name| Stream::named(seed, name).uniform(0);
+        assert_ne!(first(1, "a"), first(1, "b"));
+        assert_ne!(first(1, "a"), first(2, "a"));
+        assert_eq!(first(1, "a"), first(1, "a"));
+    }
+}

@@ -1,0 +1,329 @@
+//! One weight file of any container we read (safetensors, PyTorch zip, NumPy npz) as a list of named arrays.
+//!
+//! The file is mapped, not loaded; opening it parses names, shapes and element types only, and every length
+//! in it is checked against the file's real length before anything is allocated. Which network the names
+//! belong to is left to `weight_names` and `import`.
+
+mod npz;
+mod pickle;
+mod safetensors_header;
+mod torch_zip;
+mod zip_directory;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use half::{bf16, f16};
+use serde::Serialize;
+
+use crate::error::{Fault, NetsError, Parsed, Result};
+use zip_directory::ZipEntry;
+
+/// How a weight file packs its arrays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Container {
+    /// Hugging Face's safetensors.
+    Safetensors,
+    /// What `torch.save` writes since PyTorch 1.6: a zip file with a pickle and one file a storage.
+    TorchZip,
+    /// What `numpy.savez` writes: a zip file with one `.npy` an array.
+    Npz,
+}
+
+impl fmt::Display for Container {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Container::Safetensors => "safetensors",
+            Container::TorchZip => "PyTorch (zip)",
+            Container::Npz => "NumPy npz",
+        })
+    }
+}
+
+/// The type of an array's elements. Only floating-point arrays can be read; the others are listed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
+pub enum ElementType {
+    /// 64-bit floating point.
+    F64,
+    /// 32-bit floating point.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// Brain floating point.
+    Bf16,
+    /// Anything else, by the file's own word.
+    Other(String),
+}
+
+impl ElementType {
+    /// Bytes of one element; `None` for types we do not read.
+    fn size_in_bytes(&self) -> Option<usize> {
+        match self {
+            ElementType::F64 => Some(8),
+            ElementType::F32 => Some(4),
+            ElementType::F16 | ElementType::Bf16 => Some(2),
+            ElementType::Other(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for ElementType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ElementType::F64 => "f64",
+            ElementType::F32 => "f32",
+            ElementType::F16 => "f16",
+            ElementType::Bf16 => "bf16",
+            ElementType::Other(word) => word,
+        })
+    }
+}
+
+impl From<ElementType> for String {
+    fn from(element_type: ElementType) -> Self {
+        element_type.to_string()
+    }
+}
+
+/// One array of a weight file: what it is, and where its bytes lie.
+#[derive(Debug, Clone)]
+pub struct ArrayEntry {
+    /// The name in the file (for npz without `.npy`).
+    pub name: String,
+    /// The type of its elements.
+    pub element_type: ElementType,
+    /// Its shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Elements between neighbours along each dimension; `None` for the row-major default.
+    strides: Option<Vec<usize>>,
+    place: Place,
+    /// Byte offset of the first element within the place.
+    byte_offset: usize,
+}
+
+/// Where the bytes of an array lie.
+#[derive(Debug, Clone)]
+enum Place {
+    /// A range of the file itself, already checked to lie within it.
+    File { start: usize, length: usize },
+    /// An entry of the zip file.
+    Zip(ZipEntry),
+}
+
+impl ArrayEntry {
+    /// How many elements the array has, saturating.
+    pub fn num_elements(&self) -> usize {
+        self.shape.iter().fold(1usize, |product, &n| product.saturating_mul(n))
+    }
+}
+
+/// The bytes of a file: mapped from disk, or embedded in the program.
+enum FileBytes {
+    Mapped(memmap2::Mmap),
+    Embedded(&'static [u8]),
+}
+
+impl std::ops::Deref for FileBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            FileBytes::Mapped(map) => map,
+            FileBytes::Embedded(bytes) => bytes,
+        }
+    }
+}
+
+/// An open weight file: its arrays by name, and for safetensors its metadata.
+pub struct WeightFile {
+    path: PathBuf,
+    bytes: FileBytes,
+    container: Container,
+    entries: BTreeMap<String, ArrayEntry>,
+    metadata: BTreeMap<String, String>,
+}
+
+impl WeightFile {
+    /// Opens a file and reads the list of its arrays. The container is recognised by its content, not by the
+    /// file's name.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let io = |source| NetsError::Io { path: path.to_owned(), source };
+        let file = File::open(path).map_err(io)?;
+        if file.metadata().map_err(io)?.len() == 0 {
+            return Err(
+                Fault::from("the file is empty; expected safetensors, a PyTorch zip file or npz").at(path)
+            );
+        }
+        // SAFETY: the map is read-only and private to this value. As with every mapped file, another process
+        // that cuts the file short while it is being read can end this one; weight files are not edited in
+        // place, and our own writer replaces files by renaming.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
+        Self::parse(path, FileBytes::Mapped(map))
+    }
+
+    /// Reads the list of arrays of a file embedded in the program; `label` stands for its path in messages.
+    pub fn from_embedded(label: &str, bytes: &'static [u8]) -> Result<Self> {
+        Self::parse(Path::new(label), FileBytes::Embedded(bytes))
+    }
+
+    fn parse(path: &Path, bytes: FileBytes) -> Result<Self> {
+        let (container, entries, metadata) = parse_any(&bytes).map_err(|fault| fault.at(path))?;
+        Ok(Self { path: path.to_owned(), bytes, container, entries, metadata })
+    }
+
+    /// The path it was opened from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How the file packs its arrays.
+    pub fn container(&self) -> Container {
+        self.container
+    }
+
+    /// The file's own metadata: safetensors' `__metadata__`, empty for the other containers.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.metadata
+    }
+
+    /// All arrays, by name.
+    pub fn entries(&self) -> impl Iterator<Item = &ArrayEntry> {
+        self.entries.values()
+    }
+
+    /// The array of this name.
+    pub fn entry(&self, name: &str) -> Option<&ArrayEntry> {
+        self.entries.get(name)
+    }
+
+    /// The elements of an array in row-major order, widened or narrowed to f32.
+    pub fn read_f32(&self, entry: &ArrayEntry) -> Result<Vec<f32>> {
+        self.read_entry(entry)
+            .map_err(|fault| match fault {
+                Fault::Malformed(reason) => Fault::Malformed(format!("`{}`: {reason}", entry.name)),
+                other => other,
+            })
+            .map_err(|fault| fault.at(&self.path))
+    }
+
+    fn read_entry(&self, entry: &ArrayEntry) -> Parsed<Vec<f32>> {
+        let element_size = entry.element_type.size_in_bytes().ok_or_else(|| {
+            format!("elements of type {}; expected f32, f16, bf16 or f64", entry.element_type)
+        })?;
+        let inflated;
+        let place: &[u8] = match &entry.place {
+            Place::File { start, length } => &self.bytes[*start..*start + *length],
+            Place::Zip(zip_entry) => {
+                inflated = zip_entry.read(&self.bytes)?;
+                &inflated
+            }
+        };
+        let bytes =
+            place.get(entry.byte_offset..).ok_or("its first element lies behind the end of its storage")?;
+        let num_elements = checked_num_elements(&entry.shape)?;
+        // Holds for every array that is not a repeated view of fewer elements, so that what is allocated
+        // below never exceeds what the file holds.
+        if num_elements.checked_mul(element_size).is_none_or(|needed| needed > bytes.len()) {
+            return Err(format!(
+                "shape {:?} of {} needs more than the {} bytes the file holds for it",
+                entry.shape,
+                entry.element_type,
+                bytes.len()
+            )
+            .into());
+        }
+        match &entry.strides {
+            None => Ok(widen(&bytes[..num_elements * element_size], &entry.element_type)),
+            Some(strides) => {
+                let held = widen(&bytes[..bytes.len() / element_size * element_size], &entry.element_type);
+                gather(&held, &entry.shape, strides, num_elements)
+            }
+        }
+    }
+}
+
+type Contents = (Container, BTreeMap<String, ArrayEntry>, BTreeMap<String, String>);
+
+fn parse_any(bytes: &[u8]) -> Parsed<Contents> {
+    if bytes.starts_with(b"PK") {
+        let directory = zip_directory::read(bytes)?;
+        return if directory.iter().any(|entry| entry.name.ends_with("data.pkl")) {
+            Ok((Container::TorchZip, torch_zip::read(bytes, &directory)?, BTreeMap::new()))
+        } else {
+            Ok((Container::Npz, npz::read(bytes, &directory)?, BTreeMap::new()))
+        };
+    }
+    if bytes.starts_with(&[0x80]) && matches!(bytes.get(1), Some(2..=5)) && bytes.get(8) != Some(&b'{') {
+        return Err(
+            "a bare pickle, as PyTorch before 1.6 or `pickle.dump` wrote; load it once in PyTorch and \
+                    save it again with torch.save(state_dict, path)"
+                .into(),
+        );
+    }
+    let (entries, metadata) = safetensors_header::read(bytes)?;
+    Ok((Container::Safetensors, entries, metadata))
+}
+
+/// The product of a shape, refusing overflow.
+fn checked_num_elements(shape: &[usize]) -> Parsed<usize> {
+    shape
+        .iter()
+        .try_fold(1usize, |product, &n| product.checked_mul(n))
+        .ok_or_else(|| format!("shape {shape:?} overflows").into())
+}
+
+/// Little-endian elements to f32.
+fn widen(bytes: &[u8], element_type: &ElementType) -> Vec<f32> {
+    match element_type {
+        ElementType::F64 => {
+            bytes.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap()) as f32).collect()
+        }
+        ElementType::F32 => {
+            bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+        }
+        ElementType::F16 => {
+            bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+        }
+        ElementType::Bf16 => {
+            bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
+        }
+        ElementType::Other(_) => Vec::new(),
+    }
+}
+
+/// Row-major copy of a strided view (a transposed PyTorch tensor, a Fortran-order NumPy array).
+fn gather(held: &[f32], shape: &[usize], strides: &[usize], num_elements: usize) -> Parsed<Vec<f32>> {
+    if num_elements == 0 {
+        return Ok(Vec::new());
+    }
+    let last = shape
+        .iter()
+        .zip(strides)
+        .try_fold(0usize, |sum, (&n, &stride)| sum.checked_add((n - 1).checked_mul(stride)?))
+        .ok_or("its strides overflow")?;
+    if last >= held.len() {
+        return Err(
+            format!("strides {strides:?} of shape {shape:?} reach behind the end of its storage").into()
+        );
+    }
+    let mut out = Vec::with_capacity(num_elements);
+    let mut index = vec![0usize; shape.len()];
+    let mut position = 0usize;
+    for _ in 0..num_elements {
+        out.push(held[position]);
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            position += strides[axis];
+            if index[axis] < shape[axis] {
+                break;
+            }
+            position -= strides[axis] * shape[axis];
+            index[axis] = 0;
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,44 @@
+//! The header of a safetensors file, by the `safetensors` crate, which checks that the offsets cover the file
+//! exactly, without holes or overlaps, and that each length is its shape times its element size.
+
+use std::collections::BTreeMap;
+
+use safetensors::{Dtype, SafeTensors};
+
+use super::{ArrayEntry, ElementType, Place};
+use crate::error::Parsed;
+
+type Header = (BTreeMap<String, ArrayEntry>, BTreeMap<String, String>);
+
+pub(super) fn read(bytes: &[u8]) -> Parsed<Header> {
+    let (header_length, header) = SafeTensors::read_metadata(bytes).map_err(|error| {
+        format!("not a weight file we know (safetensors, PyTorch zip, npz), or broken: {error}")
+    })?;
+    // Eight bytes of length precede the header; `read_metadata` has checked that all of this lies in the file.
+    let data_start = 8 + header_length;
+    let entries = header
+        .tensors()
+        .into_iter()
+        .map(|(name, info)| {
+            let (start, end) = info.data_offsets;
+            let entry = ArrayEntry {
+                name: name.clone(),
+                element_type: match info.dtype {
+                    Dtype::F64 => ElementType::F64,
+                    Dtype::F32 => ElementType::F32,
+                    Dtype::F16 => ElementType::F16,
+                    Dtype::BF16 => ElementType::Bf16,
+                    other => ElementType::Other(format!("{other:?}").to_lowercase()),
+                },
+                shape: info.shape.clone(),
+                strides: None,
+                place: Place::File { start: data_start + start, length: end - start },
+                byte_offset: 0,
+            };
+            (name, entry)
+        })
+        .collect();
+    let metadata =
+        header.metadata().iter().flatten().map(|(key, value)| (key.clone(), value.clone())).collect();
+    Ok((entries, metadata))
+}
