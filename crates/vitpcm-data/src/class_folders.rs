@@ -14,16 +14,10 @@ type Identity<'a> = (Option<&'a str>, Option<&'a str>, String);
 
 /// Reads the folders.
 pub(crate) fn read(index: &FileIndex, same_name: SameName) -> Listing {
-    let paths: Vec<Vec<&str>> = index
-        .images
-        .iter()
-        .map(|file| file.relative.split('/').collect())
-        .collect();
+    let paths: Vec<Vec<&str>> = index.images.iter().map(|file| file.relative.split('/').collect()).collect();
     let below_images = is_below(&paths, |folder| folder == IMAGES);
-    let paths: Vec<&[&str]> = paths
-        .iter()
-        .map(|path| &path[usize::from(below_images && path.len() > 1)..])
-        .collect();
+    let paths: Vec<&[&str]> =
+        paths.iter().map(|path| &path[usize::from(below_images && path.len() > 1)..]).collect();
     let below_splits = is_below(&paths, |folder| split::canonical(folder).is_some())
         && paths.iter().any(|path| path.len() > 2);
 
@@ -58,22 +52,13 @@ pub(crate) fn read(index: &FileIndex, same_name: SameName) -> Listing {
             entries.push(Entry::of_indexed(index, image, &index.root, tags, splits));
         }
     }
-    Listing {
-        entries,
-        class_names: ClassNames::Met,
-        mask_coverage: MaskCoverage::Whole,
-        problems,
-    }
+    Listing { entries, class_names: ClassNames::Met, mask_coverage: MaskCoverage::Whole, problems }
 }
 
 /// Whether every image that lies in a folder lies in such a folder.
 fn is_below<'a, P: AsRef<[&'a str]>>(paths: &[P], is_such: impl Fn(&str) -> bool) -> bool {
-    let folders: HashSet<&str> = paths
-        .iter()
-        .map(AsRef::as_ref)
-        .filter(|path| path.len() > 1)
-        .map(|path| path[0])
-        .collect();
+    let folders: HashSet<&str> =
+        paths.iter().map(AsRef::as_ref).filter(|path| path.len() > 1).map(|path| path[0]).collect();
     !folders.is_empty() && folders.into_iter().all(is_such)
 }
 
@@ -82,10 +67,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     let length = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.len()).ok();
     let head = |path: &Path| {
         let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(1 << 16).read_to_end(&mut bytes))
-            .ok()
-            .map(|_| bytes)
+        File::open(path).and_then(|file| file.take(1 << 16).read_to_end(&mut bytes)).ok().map(|_| bytes)
     };
     length(a) == length(b) && head(a) == head(b)
 }

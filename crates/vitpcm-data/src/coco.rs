@@ -98,10 +98,8 @@ impl Shape {
             if size == (height, width) {
                 return Ok(());
             }
-            let found = format!(
-                "run lengths for {}×{} pixels, the image has {width}×{height}",
-                size.1, size.0
-            );
+            let found =
+                format!("run lengths for {}×{} pixels, the image has {width}×{height}", size.1, size.0);
             Err(MaskError::BadCocoSegmentation(found))
         };
         let mut paint_one = |rle: Rle| {
@@ -184,11 +182,7 @@ impl<'de> Visitor<'de> for ShapeVisitor {
         while let Some(polygon) = polygons.next_element()? {
             all.push(polygon);
         }
-        Ok(if all.is_empty() {
-            Shape::None
-        } else {
-            Shape::Polygons(all.into())
-        })
+        Ok(if all.is_empty() { Shape::None } else { Shape::Polygons(all.into()) })
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Shape, A::Error> {
@@ -261,12 +255,7 @@ pub(crate) fn read(index: &FileIndex, files: &[PathBuf]) -> Listing {
     }
     problems.extend(unlisted(index, &entry_of_image));
     let class_names = ClassNames::Given(categories.names.to_vec());
-    Listing {
-        entries,
-        class_names,
-        mask_coverage: MaskCoverage::Whole,
-        problems,
-    }
+    Listing { entries, class_names, mask_coverage: MaskCoverage::Whole, problems }
 }
 
 fn parse(path: &Path) -> Result<InstanceFile, String> {
@@ -289,9 +278,8 @@ struct Categories {
 
 impl Categories {
     fn of<'a>(categories: impl Iterator<Item = &'a Category>) -> Self {
-        let by_id: BTreeMap<i64, &str> = categories
-            .map(|category| (category.id, category.name.trim()))
-            .collect();
+        let by_id: BTreeMap<i64, &str> =
+            categories.map(|category| (category.id, category.name.trim())).collect();
         let mut names: Vec<String> = Vec::new();
         let mut position_of_id = HashMap::new();
         for (id, name) in by_id {
@@ -302,10 +290,7 @@ impl Categories {
             });
             position_of_id.insert(id, position);
         }
-        Categories {
-            names: Arc::new(names),
-            position_of_id,
-        }
+        Categories { names: Arc::new(names), position_of_id }
     }
 }
 
@@ -328,11 +313,7 @@ impl ImageObjects {
         split: String,
         categories: &Categories,
     ) -> Entry {
-        let names: HashSet<&String> = self
-            .objects
-            .iter()
-            .map(|o| &categories.names[o.category])
-            .collect();
+        let names: HashSet<&String> = self.objects.iter().map(|o| &categories.names[o.category]).collect();
         let tags = names.into_iter().cloned().collect();
         let mut entry = Entry::of_indexed(index, image, source, tags, vec![split]);
         if self.has_masks && entry.truth.is_none() {
@@ -356,36 +337,16 @@ fn truths_of(
     problems: &mut Vec<Problem>,
 ) -> Vec<ImageObjects> {
     // Where every object is a box, there are no masks; an image without objects is all background otherwise.
-    let has_masks = file
-        .annotations
-        .iter()
-        .any(|object| !matches!(object.segmentation, Shape::None));
+    let has_masks = file.annotations.iter().any(|object| !matches!(object.segmentation, Shape::None));
     let mut images = Vec::with_capacity(file.images.len());
     let mut position_of: HashMap<i64, usize> = HashMap::with_capacity(file.images.len());
     for image in file.images {
         position_of.insert(image.id, images.len());
         let has_masks = has_masks && image.width > 0 && image.height > 0;
-        let Image {
-            id: image_id,
-            file_name,
-            width,
-            height,
-        } = image;
-        images.push(ImageObjects {
-            image_id,
-            file_name,
-            width,
-            height,
-            objects: Vec::new(),
-            has_masks,
-        });
+        let Image { id: image_id, file_name, width, height } = image;
+        images.push(ImageObjects { image_id, file_name, width, height, objects: Vec::new(), has_masks });
     }
-    for Annotation {
-        image_id,
-        category_id,
-        segmentation,
-    } in file.annotations
-    {
+    for Annotation { image_id, category_id, segmentation } in file.annotations {
         let Some(&position) = position_of.get(&image_id) else {
             let detail = format!("an annotation belongs to image {image_id}, which the file does not list");
             problems.push(Problem::new(ProblemKind::TagWithoutImage, path, detail));
@@ -396,10 +357,7 @@ fn truths_of(
             problems.push(Problem::new(ProblemKind::UnknownClass, path, detail));
             continue;
         };
-        images[position].objects.push(CocoObject {
-            category,
-            shape: segmentation,
-        });
+        images[position].objects.push(CocoObject { category, shape: segmentation });
     }
     images
 }

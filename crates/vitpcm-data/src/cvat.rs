@@ -8,9 +8,8 @@ use quick_xml::{Reader, XmlVersion};
 use std::path::Path;
 
 /// Elements of an image that carry a label.
-const LABELLED: [&str; 9] = [
-    "tag", "box", "polygon", "polyline", "points", "mask", "ellipse", "cuboid", "skeleton",
-];
+const LABELLED: [&str; 9] =
+    ["tag", "box", "polygon", "polyline", "points", "mask", "ellipse", "cuboid", "skeleton"];
 
 /// Reads the file; of a truncated one, what comes before the break.
 pub(crate) fn read(path: &Path) -> TagFile {
@@ -20,8 +19,7 @@ pub(crate) fn read(path: &Path) -> TagFile {
         Err(error) => Err(error.to_string()),
     };
     if let Err(reason) = outcome {
-        file.problems
-            .push(Problem::new(ProblemKind::UnreadableAnnotation, path, reason));
+        file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, reason));
     }
     file
 }
@@ -64,29 +62,18 @@ fn row_of(image: &BytesStart<'_>) -> Result<TagRow, String> {
     let name = attribute(image, "name")?.ok_or("an <image> without a name")?;
     let place = attribute(image, "id")?.map_or_else(|| format!("`{name}`"), |id| format!("image {id}"));
     let subset = attribute(image, "subset")?.filter(|subset| !subset.eq_ignore_ascii_case("default"));
-    Ok(TagRow {
-        image: ImageName::Below(name),
-        tags: Vec::new(),
-        split: subset,
-        place,
-    })
+    Ok(TagRow { image: ImageName::Below(name), tags: Vec::new(), split: subset, place })
 }
 
 fn add_tag(element: &BytesStart<'_>, image: Option<&mut TagRow>) -> Result<(), String> {
     if let Some(image) = image.filter(|_| LABELLED.contains(&element.local_name().as_ref())) {
-        image
-            .tags
-            .extend(attribute(element, "label")?.filter(|label| !image.tags.contains(label)));
+        image.tags.extend(attribute(element, "label")?.filter(|label| !image.tags.contains(label)));
     }
     Ok(())
 }
 
 fn attribute(element: &BytesStart<'_>, name: &str) -> Result<Option<String>, String> {
     let found = element.try_get_attribute(name).map_err(|e| e.to_string())?;
-    let value = found
-        .map(|attribute| attribute.normalized_value(XmlVersion::Explicit1_0))
-        .transpose();
-    Ok(value
-        .map_err(|e| e.to_string())?
-        .map(|value| value.trim().to_string()))
+    let value = found.map(|attribute| attribute.normalized_value(XmlVersion::Explicit1_0)).transpose();
+    Ok(value.map_err(|e| e.to_string())?.map(|value| value.trim().to_string()))
 }

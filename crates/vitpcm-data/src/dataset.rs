@@ -144,28 +144,18 @@ impl Dataset {
     /// image that is in no split.
     pub fn training(&self) -> Split {
         let starts_so = || self.splits.iter().find(|split| split.name.starts_with("train"));
-        let found = self
-            .split("trainaug")
-            .or_else(|| self.split("train"))
-            .or_else(starts_so);
+        let found = self.split("trainaug").or_else(|| self.split("train")).or_else(starts_so);
         found.cloned().unwrap_or_else(|| {
-            let in_a_split: HashSet<usize> = self
-                .splits
-                .iter()
-                .flat_map(|s| s.indices.iter().copied())
-                .collect();
+            let in_a_split: HashSet<usize> =
+                self.splits.iter().flat_map(|s| s.indices.iter().copied()).collect();
             let rest = (0..self.images.len()).filter(|index| !in_a_split.contains(index));
-            Split {
-                name: "train".to_string(),
-                indices: rest.collect(),
-            }
+            Split { name: "train".to_string(), indices: rest.collect() }
         })
     }
 
     /// The images to validate on: `val`, else the first split whose name starts so.
     pub fn validation(&self) -> Option<&Split> {
-        self.split("val")
-            .or_else(|| self.splits.iter().find(|split| split.name.starts_with("val")))
+        self.split("val").or_else(|| self.splits.iter().find(|split| split.name.starts_with("val")))
     }
 
     /// What was found wrong while reading lists and annotations, sorted. Images and masks themselves are looked at
@@ -180,12 +170,7 @@ impl Dataset {
         listing: Listing,
         options: &OpenOptions,
     ) -> Result<Self, DataError> {
-        let Listing {
-            mut entries,
-            class_names,
-            mask_coverage,
-            mut problems,
-        } = listing;
+        let Listing { mut entries, class_names, mask_coverage, mut problems } = listing;
         entries.sort_by(|a, b| (&a.name, &a.path).cmp(&(&b.name, &b.path)));
         let classes = choose_classes(&found.root, class_names, &entries, options)?;
         let splits = choose_splits(&found.root, &entries, options, &mut problems)?;
@@ -198,22 +183,11 @@ impl Dataset {
         let mut truths = Vec::with_capacity(entries.len());
         for entry in entries {
             let tags = tags_of_names(&entry, &classes, &mut problems);
-            images.push(TaggedImage {
-                name: entry.name,
-                path: entry.path,
-                tags,
-            });
+            images.push(TaggedImage { name: entry.name, path: entry.path, tags });
             truths.push(entry.truth);
         }
-        let mut dataset = Dataset {
-            root: found.root,
-            layout: found.layout,
-            classes,
-            images,
-            truths,
-            splits,
-            problems,
-        };
+        let mut dataset =
+            Dataset { root: found.root, layout: found.layout, classes, images, truths, splits, problems };
         if options.tag_source == TagSource::Masks {
             dataset.take_tags_from_masks();
         }
@@ -224,13 +198,7 @@ impl Dataset {
     }
 
     fn take_tags_from_masks(&mut self) {
-        let Dataset {
-            images,
-            truths,
-            classes,
-            problems,
-            ..
-        } = self;
+        let Dataset { images, truths, classes, problems, .. } = self;
         let found: Vec<Option<Problem>> = images
             .par_iter_mut()
             .zip(truths.par_iter())
@@ -242,9 +210,8 @@ impl Dataset {
                 match truth.read(classes) {
                     Ok(map) => {
                         let histogram = map.histogram();
-                        image.tags = (1..u8::MAX)
-                            .filter(|&label| histogram[usize::from(label)] > 0)
-                            .collect();
+                        image.tags =
+                            (1..u8::MAX).filter(|&label| histogram[usize::from(label)] > 0).collect();
                         None
                     }
                     Err(error) => {
@@ -260,9 +227,7 @@ impl Dataset {
     fn untagged(&self) -> Vec<Problem> {
         let without = self.images.iter().filter(|image| image.tags.is_empty());
         let detail = "no tag of the class list: taken as a negative";
-        without
-            .map(|image| Problem::new(ProblemKind::ImageWithoutTag, &image.path, detail))
-            .collect()
+        without.map(|image| Problem::new(ProblemKind::ImageWithoutTag, &image.path, detail)).collect()
     }
 }
 
@@ -294,19 +259,13 @@ fn choose_classes(
         return Ok(Classes::from_file(&own_list)?);
     }
     let met = || -> BTreeSet<&str> {
-        let names = entries
-            .iter()
-            .flat_map(|entry| entry.tags.iter().map(|tag| tag.trim()));
-        names
-            .filter(|name| !name.is_empty() && *name != BACKGROUND)
-            .collect()
+        let names = entries.iter().flat_map(|entry| entry.tags.iter().map(|tag| tag.trim()));
+        names.filter(|name| !name.is_empty() && *name != BACKGROUND).collect()
     };
     Ok(match class_names {
         ClassNames::Given(names) => {
             let mut seen = HashSet::new();
-            let named = names
-                .into_iter()
-                .filter(|name| name != BACKGROUND && seen.insert(name.clone()));
+            let named = names.into_iter().filter(|name| name != BACKGROUND && seen.insert(name.clone()));
             Classes::from_names(named)?
         }
         ClassNames::VocIfMet => {
@@ -324,12 +283,7 @@ fn choose_classes(
 fn tags_of_names(entry: &Entry, classes: &Classes, problems: &mut Vec<Problem>) -> Tags {
     let mut unknown = BTreeSet::new();
     let mut indices = Vec::with_capacity(entry.tags.len());
-    for name in entry
-        .tags
-        .iter()
-        .map(|tag| tag.trim())
-        .filter(|name| !name.is_empty())
-    {
+    for name in entry.tags.iter().map(|tag| tag.trim()).filter(|name| !name.is_empty()) {
         match classes.index_of(name).and_then(|index| u8::try_from(index).ok()) {
             Some(index) => indices.push(index),
             None => _ = unknown.insert(name),
@@ -369,11 +323,7 @@ fn choose_splits(
             let in_split_folder =
                 |name: &&str| name.contains('/') && split::canonical(split::first_folder(name)).is_some();
             let is_by_folder = !names.is_empty() && names.iter().all(in_split_folder);
-            Ok(if is_by_folder {
-                split::by_folder(&names)
-            } else {
-                Vec::new()
-            })
+            Ok(if is_by_folder { split::by_folder(&names) } else { Vec::new() })
         }
     }
 }
@@ -386,36 +336,22 @@ fn report_masks(
     coverage: MaskCoverage,
     problems: &mut Vec<Problem>,
 ) {
-    let everything = [Split {
-        name: String::new(),
-        indices: (0..entries.len()).collect(),
-    }];
+    let everything = [Split { name: String::new(), indices: (0..entries.len()).collect() }];
     let groups = if splits.is_empty() { &everything } else { splits };
     let has_mask = |&i: &usize| entries[i].truth.is_some();
-    let whole = groups
-        .iter()
-        .filter(|group| coverage == MaskCoverage::Whole && group.indices.iter().any(has_mask));
+    let whole =
+        groups.iter().filter(|group| coverage == MaskCoverage::Whole && group.indices.iter().any(has_mask));
     for group in whole {
         for &i in group.indices.iter().filter(|&i| !has_mask(i)) {
-            let others = if splits.is_empty() {
-                "others".to_string()
-            } else {
-                format!("others of {}", group.name)
-            };
+            let others =
+                if splits.is_empty() { "others".to_string() } else { format!("others of {}", group.name) };
             let detail = format!("no mask, though {others} have one");
             problems.push(Problem::new(ProblemKind::MaskMissing, &entries[i].path, detail));
         }
     }
-    let used: HashSet<&Path> = entries
-        .iter()
-        .filter_map(|e| e.truth.as_ref())
-        .map(MaskSource::path)
-        .collect();
-    for mask in index
-        .masks
-        .iter()
-        .filter(|mask| !used.contains(mask.path.as_path()))
-    {
+    let used: HashSet<&Path> =
+        entries.iter().filter_map(|e| e.truth.as_ref()).map(MaskSource::path).collect();
+    for mask in index.masks.iter().filter(|mask| !used.contains(mask.path.as_path())) {
         let detail = "no image of the data set has this name";
         problems.push(Problem::new(ProblemKind::MaskWithoutImage, &mask.path, detail));
     }
@@ -427,10 +363,7 @@ fn report_shared_names(entries: &[Entry], problems: &mut Vec<Problem>) {
     for entry in entries {
         let first = *first_of.entry(without_extension(&entry.name)).or_insert(entry);
         if first.path != entry.path {
-            let detail = format!(
-                "its mask would have the same name as that of {}",
-                file_name(&first.name)
-            );
+            let detail = format!("its mask would have the same name as that of {}", file_name(&first.name));
             problems.push(Problem::new(ProblemKind::AmbiguousName, &entry.path, detail));
         }
     }

@@ -10,9 +10,8 @@ use std::path::{Path, PathBuf};
 use walkdir::{DirEntry, WalkDir};
 
 /// Names of files that are images, or were meant to be: those that we do not read are reported, not passed over.
-const IMAGE_EXTENSIONS: [&str; 14] = [
-    "jpg", "jpeg", "jpe", "jfif", "png", "webp", "tif", "tiff", "bmp", "dib", "gif", "heic", "avif", "jp2",
-];
+const IMAGE_EXTENSIONS: [&str; 14] =
+    ["jpg", "jpeg", "jpe", "jfif", "png", "webp", "tif", "tiff", "bmp", "dib", "gif", "heic", "avif", "jp2"];
 
 /// The folder that images may lie in; it is no part of their names.
 pub(crate) const IMAGES: &str = "images";
@@ -65,13 +64,8 @@ impl FileIndex {
             mask_by_key: HashMap::new(),
         };
         // The depth is a belt beside walkdir's own loop detection: no data set nests folders this deep.
-        let walk = WalkDir::new(root)
-            .follow_links(true)
-            .max_depth(64)
-            .sort_by_file_name();
-        for item in walk
-            .into_iter()
-            .filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry.file_name()))
+        let walk = WalkDir::new(root).follow_links(true).max_depth(64).sort_by_file_name();
+        for item in walk.into_iter().filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry.file_name()))
         {
             match item {
                 Ok(entry) => index.add(&entry),
@@ -88,19 +82,9 @@ impl FileIndex {
         }
         let path = entry.path().to_path_buf();
         let below = path.strip_prefix(&self.root).unwrap_or(&path);
-        let relative = below
-            .iter()
-            .map(|part| part.to_string_lossy())
-            .collect::<Vec<_>>()
-            .join("/");
-        let in_masks = below
-            .parent()
-            .is_some_and(|folder| folder.iter().any(|part| part == MASKS));
-        let files = if in_masks {
-            &mut self.masks
-        } else {
-            &mut self.images
-        };
+        let relative = below.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/");
+        let in_masks = below.parent().is_some_and(|folder| folder.iter().any(|part| part == MASKS));
+        let files = if in_masks { &mut self.masks } else { &mut self.images };
         files.push(IndexedFile { path, relative });
     }
 
@@ -108,14 +92,10 @@ impl FileIndex {
         for (i, file) in self.images.iter().enumerate() {
             let name = file_name(&file.relative);
             self.by_file_name.entry(name.to_string()).or_default().push(i);
-            self.by_stem
-                .entry(without_extension(name).to_string())
-                .or_default()
-                .push(i);
+            self.by_stem.entry(without_extension(name).to_string()).or_default().push(i);
         }
         for (i, file) in self.masks.iter().enumerate() {
-            self.mask_by_key
-                .insert(without_folder(without_extension(&file.relative), MASKS), i);
+            self.mask_by_key.insert(without_folder(without_extension(&file.relative), MASKS), i);
         }
     }
 
@@ -132,26 +112,17 @@ impl FileIndex {
         }
         let with_extension = |i: usize| self.images[i].relative.as_str();
         let bare = |i: usize| without_extension(&self.images[i].relative);
-        let found = choose(
-            self.by_file_name.get(file_name(&wanted)),
-            &wanted,
-            folders,
-            with_extension,
-        )
-        .or_else(|| choose(self.by_stem.get(file_name(&wanted)), &wanted, folders, bare));
+        let found = choose(self.by_file_name.get(file_name(&wanted)), &wanted, folders, with_extension)
+            .or_else(|| choose(self.by_stem.get(file_name(&wanted)), &wanted, folders, bare));
         match found.as_deref() {
             Some(&[only]) => Ok(only),
-            Some(several) => Err(Unresolved::Ambiguous(
-                several.iter().map(|&i| with_extension(i).to_string()).collect(),
-            )),
+            Some(several) => {
+                Err(Unresolved::Ambiguous(several.iter().map(|&i| with_extension(i).to_string()).collect()))
+            }
             None => {
                 let is_folder = |folder: &&str| self.root.join(folder).join(&wanted).is_dir();
                 let folder = folders.iter().chain([&""]).any(is_folder);
-                Err(if folder {
-                    Unresolved::Folder
-                } else {
-                    Unresolved::Missing
-                })
+                Err(if folder { Unresolved::Folder } else { Unresolved::Missing })
             }
         }
     }
@@ -160,10 +131,7 @@ impl FileIndex {
     /// it that is the tail of an image's path.
     pub(crate) fn resolve_tail(&self, address: &str) -> Result<usize, Unresolved> {
         let forward = address.replace('\\', "/");
-        let parts: Vec<&str> = forward
-            .split('/')
-            .filter(|part| !matches!(*part, "" | "." | ".."))
-            .collect();
+        let parts: Vec<&str> = forward.split('/').filter(|part| !matches!(*part, "" | "." | "..")).collect();
         let mut outcome = Err(Unresolved::Missing);
         for start in 0..parts.len() {
             match self.resolve(&parts[start..].join("/"), &[IMAGES]) {
@@ -199,19 +167,13 @@ impl FileIndex {
     /// The mask of an image: the same path with `masks` in place of `images`, or its bare name in `masks`.
     pub(crate) fn mask_of(&self, relative: &str) -> Option<usize> {
         let key = without_folder(without_extension(relative), IMAGES);
-        self.mask_by_key
-            .get(&key)
-            .or_else(|| self.mask_by_key.get(file_name(&key)))
-            .copied()
+        self.mask_by_key.get(&key).or_else(|| self.mask_by_key.get(file_name(&key))).copied()
     }
 }
 
 /// The root as annotations may spell it, with `/` between folders and none at the end.
 fn absolute_root(root: &Path) -> Option<String> {
-    let absolute = std::path::absolute(root)
-        .ok()?
-        .to_string_lossy()
-        .replace('\\', "/");
+    let absolute = std::path::absolute(root).ok()?.to_string_lossy().replace('\\', "/");
     Some(absolute.trim_end_matches('/').to_string())
 }
 
@@ -224,31 +186,16 @@ fn choose<'a>(
 ) -> Option<Vec<usize>> {
     let candidates = candidates?;
     let exact_in = |folder: &str| {
-        let path = if folder.is_empty() {
-            wanted.to_string()
-        } else {
-            format!("{folder}/{wanted}")
-        };
-        let exact: Vec<usize> = candidates
-            .iter()
-            .copied()
-            .filter(|&i| path_of(i) == path)
-            .collect();
+        let path = if folder.is_empty() { wanted.to_string() } else { format!("{folder}/{wanted}") };
+        let exact: Vec<usize> = candidates.iter().copied().filter(|&i| path_of(i) == path).collect();
         (!exact.is_empty()).then_some(exact)
     };
-    folders
-        .iter()
-        .chain([&""])
-        .find_map(|folder| exact_in(folder))
-        .or_else(|| {
-            let tail = format!("/{wanted}");
-            let ending: Vec<usize> = candidates
-                .iter()
-                .copied()
-                .filter(|&i| path_of(i).ends_with(&tail))
-                .collect();
-            (!ending.is_empty()).then_some(ending)
-        })
+    folders.iter().chain([&""]).find_map(|folder| exact_in(folder)).or_else(|| {
+        let tail = format!("/{wanted}");
+        let ending: Vec<usize> =
+            candidates.iter().copied().filter(|&i| path_of(i).ends_with(&tail)).collect();
+        (!ending.is_empty()).then_some(ending)
+    })
 }
 
 /// What follows the last `/`.
@@ -284,16 +231,14 @@ fn is_hidden(name: &OsStr) -> bool {
 fn is_image(path: &Path) -> bool {
     match path.extension() {
         Some(extension) => has_image_extension(extension),
-        None => File::open(path)
-            .and_then(|mut file| head_of(&mut file))
-            .is_ok_and(|head| is_image_head(&head)),
+        None => {
+            File::open(path).and_then(|mut file| head_of(&mut file)).is_ok_and(|head| is_image_head(&head))
+        }
     }
 }
 
 fn has_image_extension(extension: &OsStr) -> bool {
-    IMAGE_EXTENSIONS
-        .iter()
-        .any(|known| extension.eq_ignore_ascii_case(known))
+    IMAGE_EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
 }
 
 fn problem_of_walk(root: &Path, error: &walkdir::Error) -> Problem {
@@ -303,27 +248,12 @@ fn problem_of_walk(root: &Path, error: &walkdir::Error) -> Problem {
         return Problem::new(ProblemKind::SymlinkLoop, path, detail);
     }
     // ELOOP on Linux and on macOS: a link to itself, or a ring of links.
-    if matches!(
-        error.io_error().and_then(std::io::Error::raw_os_error),
-        Some(40 | 62)
-    ) {
-        return Problem::new(
-            ProblemKind::SymlinkLoop,
-            path,
-            "leads back to itself; not followed",
-        );
+    if matches!(error.io_error().and_then(std::io::Error::raw_os_error), Some(40 | 62)) {
+        return Problem::new(ProblemKind::SymlinkLoop, path, "leads back to itself; not followed");
     }
-    let is_link = path
-        .symlink_metadata()
-        .is_ok_and(|metadata| metadata.is_symlink());
-    let reason = error
-        .io_error()
-        .map_or_else(|| error.to_string(), ToString::to_string);
-    let detail = if is_link {
-        format!("a link that leads nowhere: {reason}")
-    } else {
-        reason
-    };
+    let is_link = path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
+    let reason = error.io_error().map_or_else(|| error.to_string(), ToString::to_string);
+    let detail = if is_link { format!("a link that leads nowhere: {reason}") } else { reason };
     let kind = match path.extension() {
         Some(extension) if has_image_extension(extension) => ProblemKind::UnreadableImage,
         _ => ProblemKind::UnreadableFolder,

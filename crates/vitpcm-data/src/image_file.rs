@@ -17,9 +17,7 @@ pub struct ImageLimits {
 
 impl Default for ImageLimits {
     fn default() -> Self {
-        ImageLimits {
-            max_pixels: 100_000_000,
-        }
+        ImageLimits { max_pixels: 100_000_000 }
     }
 }
 
@@ -66,10 +64,7 @@ pub(crate) fn decode_file(path: &Path, limits: &ImageLimits) -> Result<(ImageHea
 fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, String>) -> Result<T, DataError> {
     let outcome = catch_unwind(AssertUnwindSafe(work));
     let result = outcome.unwrap_or_else(|_| Err("the image decoder failed on this file".to_string()));
-    result.map_err(|reason| DataError::Image {
-        path: path.to_path_buf(),
-        reason,
-    })
+    result.map_err(|reason| DataError::Image { path: path.to_path_buf(), reason })
 }
 
 fn open_decoder(path: &Path, limits: &ImageLimits) -> Result<(impl ImageDecoder, ImageFormat), String> {
@@ -84,10 +79,7 @@ fn open_decoder(path: &Path, limits: &ImageLimits) -> Result<(impl ImageDecoder,
     // Eight bytes a pixel is the most that a plain file needs (16-bit RGBA); some decoders read the whole file.
     let max_bytes = limits.max_pixels.saturating_mul(8).saturating_add(64 << 20);
     if metadata.len() > max_bytes {
-        return Err(format!(
-            "{} bytes, more than the {max_bytes} that are read",
-            metadata.len()
-        ));
+        return Err(format!("{} bytes, more than the {max_bytes} that are read", metadata.len()));
     }
     let mut file = BufReader::new(File::open(path).map_err(|e| e.to_string())?);
     let head = head_of(&mut file).map_err(|e| e.to_string())?;
@@ -110,10 +102,7 @@ fn open_decoder(path: &Path, limits: &ImageLimits) -> Result<(impl ImageDecoder,
         return Err(format!("{width}×{height} pixels"));
     }
     if num_pixels > limits.max_pixels {
-        return Err(format!(
-            "{width}×{height} pixels, more than the {} that are read",
-            limits.max_pixels
-        ));
+        return Err(format!("{width}×{height} pixels, more than the {} that are read", limits.max_pixels));
     }
     Ok((decoder, format))
 }
@@ -123,16 +112,8 @@ fn header_of(decoder: &mut impl ImageDecoder, format: ImageFormat) -> Result<Ima
     // Orientations 5 to 8 of EXIF turn the image by a quarter.
     let is_turned = orientation.to_exif() >= 5;
     let (width, height) = decoder.dimensions();
-    let (width, height) = if is_turned {
-        (height, width)
-    } else {
-        (width, height)
-    };
-    Ok(ImageHeader {
-        width,
-        height,
-        format: name_of(format).unwrap_or("unknown"),
-    })
+    let (width, height) = if is_turned { (height, width) } else { (width, height) };
+    Ok(ImageHeader { width, height, format: name_of(format).unwrap_or("unknown") })
 }
 
 fn name_of(format: ImageFormat) -> Option<&'static str> {

@@ -160,11 +160,7 @@ fn look_at(
     let header = match look_at_image(path, options, budget) {
         Ok(header) => Some(header),
         Err(error) => {
-            problems.push(Problem::new(
-                ProblemKind::UnreadableImage,
-                path,
-                reason_of(&error),
-            ));
+            problems.push(Problem::new(ProblemKind::UnreadableImage, path, reason_of(&error)));
             None
         }
     };
@@ -201,18 +197,13 @@ fn look_at_mask(
     if let Some(image) =
         image.filter(|image| (image.width as usize, image.height as usize) != (width, height))
     {
-        let detail = format!(
-            "{width}×{height} pixels, its image {}×{}",
-            image.width, image.height
-        );
+        let detail = format!("{width}×{height} pixels, its image {}×{}", image.width, image.height);
         return Err(Problem::new(ProblemKind::MaskSize, truth.path(), detail));
     }
     let num_pixels = (width as u64).saturating_mul(height as u64);
     if num_pixels > options.limits.max_pixels {
-        let detail = format!(
-            "{width}×{height} pixels, more than the {} that are read",
-            options.limits.max_pixels
-        );
+        let detail =
+            format!("{width}×{height} pixels, more than the {} that are read", options.limits.max_pixels);
         return Err(Problem::new(ProblemKind::UnreadableMask, truth.path(), detail));
     }
     if options.depth == InspectDepth::Headers {
@@ -221,11 +212,9 @@ fn look_at_mask(
     let _held = budget.hold(num_pixels * 2);
     match truth.read(dataset.classes()) {
         Ok(_) => Ok(()),
-        Err(error @ DataError::MaskIndex { .. }) => Err(Problem::new(
-            ProblemKind::MaskIndex,
-            truth.path(),
-            reason_of(&error),
-        )),
+        Err(error @ DataError::MaskIndex { .. }) => {
+            Err(Problem::new(ProblemKind::MaskIndex, truth.path(), reason_of(&error)))
+        }
         Err(error) => Err(unreadable(error)),
     }
 }
@@ -245,9 +234,7 @@ fn reason_of(error: &DataError) -> String {
         _ => return error.to_string(),
     };
     let message = error.to_string();
-    message
-        .strip_prefix(&format!("{}: ", path.display()))
-        .map_or(message.clone(), str::to_string)
+    message.strip_prefix(&format!("{}: ", path.display())).map_or(message.clone(), str::to_string)
 }
 
 /// Images with equal content: by length first, so that few files are read, then by hash.
@@ -260,15 +247,9 @@ fn duplicate_images(dataset: &Dataset) -> Vec<Problem> {
     }
     // Empty files are unreadable, and said to be so.
     by_length.remove(&0);
-    let suspects: Vec<usize> = by_length
-        .into_values()
-        .filter(|group| group.len() > 1)
-        .flatten()
-        .collect();
-    let hashes: Vec<Option<[u64; 2]>> = suspects
-        .par_iter()
-        .map(|&index| content_hash(&dataset.images()[index].path).ok())
-        .collect();
+    let suspects: Vec<usize> = by_length.into_values().filter(|group| group.len() > 1).flatten().collect();
+    let hashes: Vec<Option<[u64; 2]>> =
+        suspects.par_iter().map(|&index| content_hash(&dataset.images()[index].path).ok()).collect();
     let mut by_hash: BTreeMap<[u64; 2], Vec<usize>> = BTreeMap::new();
     for (index, hash) in suspects.into_iter().zip(hashes) {
         if let Some(hash) = hash {
@@ -286,14 +267,8 @@ fn duplicate_images(dataset: &Dataset) -> Vec<Problem> {
 
 fn duplicate_problem(dataset: &Dataset, first: usize, later: usize) -> Problem {
     let splits_of = |index: usize| {
-        let holding = dataset
-            .splits()
-            .iter()
-            .filter(|split| split.indices.binary_search(&index).is_ok());
-        holding
-            .map(|split| split.name.as_str())
-            .collect::<Vec<_>>()
-            .join(", ")
+        let holding = dataset.splits().iter().filter(|split| split.indices.binary_search(&index).is_ok());
+        holding.map(|split| split.name.as_str()).collect::<Vec<_>>().join(", ")
     };
     let [first_image, later_image] = [first, later].map(|index| &dataset.images()[index]);
     let mut detail = format!("same content as {}", first_image.name);
@@ -318,9 +293,7 @@ fn content_hash(path: &Path) -> std::io::Result<[u64; 2]> {
         if length == 0 {
             return Ok(hashers.map(|hasher| hasher.finish()));
         }
-        hashers
-            .iter_mut()
-            .for_each(|hasher| hasher.write(&buffer[..length]));
+        hashers.iter_mut().for_each(|hasher| hasher.write(&buffer[..length]));
     }
 }
 
@@ -341,17 +314,12 @@ fn summarise(dataset: &Dataset, headers: &[ImageHeader], problems: Vec<Problem>)
         *formats.entry(header.format.to_string()).or_default() += 1;
     }
     let names = dataset.classes().names().iter().enumerate().skip(1);
-    let classes = names
-        .zip(&whole.images_by_class)
-        .map(|((index, name), &images)| ClassCount {
-            index,
-            name: name.clone(),
-            images,
-        });
-    let splits = dataset
-        .splits()
-        .iter()
-        .map(|split| count_split(dataset, &split.name, &split.indices));
+    let classes = names.zip(&whole.images_by_class).map(|((index, name), &images)| ClassCount {
+        index,
+        name: name.clone(),
+        images,
+    });
+    let splits = dataset.splits().iter().map(|split| count_split(dataset, &split.name, &split.indices));
     let range = |side: fn(&ImageHeader) -> u32| range_of(headers.iter().map(side).collect());
     let sizes = range(|header| header.width).zip(range(|header| header.height));
     Inspection {
@@ -376,30 +344,16 @@ fn count_split(dataset: &Dataset, name: &str, indices: &[usize]) -> SplitCount {
     for &index in indices {
         let tags = &dataset.images()[index].tags;
         untagged_images += usize::from(tags.is_empty());
-        tags.iter()
-            .for_each(|tag| images_by_class[usize::from(tag) - 1] += 1);
+        tags.iter().for_each(|tag| images_by_class[usize::from(tag) - 1] += 1);
     }
-    let masks = indices
-        .iter()
-        .filter(|&&index| dataset.truth(index).is_some())
-        .count();
-    SplitCount {
-        name: name.to_string(),
-        images: indices.len(),
-        untagged_images,
-        masks,
-        images_by_class,
-    }
+    let masks = indices.iter().filter(|&&index| dataset.truth(index).is_some()).count();
+    SplitCount { name: name.to_string(), images: indices.len(), untagged_images, masks, images_by_class }
 }
 
 fn range_of(mut values: Vec<u32>) -> Option<Range> {
     values.sort_unstable();
     let (&min, &max) = (values.first()?, values.last()?);
-    Some(Range {
-        min,
-        median: values[(values.len() - 1) / 2],
-        max,
-    })
+    Some(Range { min, median: values[(values.len() - 1) / 2], max })
 }
 
 /// Bytes that threads may hold together. A thread that wants more than there is waits for the others.
@@ -416,11 +370,7 @@ struct Held<'a> {
 
 impl MemoryBudget {
     fn new(total: u64) -> Self {
-        MemoryBudget {
-            total,
-            free: Mutex::new(total),
-            freed: Condvar::new(),
-        }
+        MemoryBudget { total, free: Mutex::new(total), freed: Condvar::new() }
     }
 
     fn hold(&self, bytes: u64) -> Held<'_> {
@@ -434,11 +384,7 @@ impl MemoryBudget {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let mut free = self
-            .budget
-            .free
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut free = self.budget.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         *free += self.bytes;
         self.budget.freed.notify_all();
     }

@@ -7,21 +7,11 @@ use serde_json::{Map, Value};
 use std::path::Path;
 
 /// Keys of a flat object that describe the annotation, not the image.
-const BOOKKEEPING: [&str; 8] = [
-    "id",
-    "annotator",
-    "annotation_id",
-    "created_at",
-    "updated_at",
-    "lead_time",
-    "agreement",
-    "inner_id",
-];
+const BOOKKEEPING: [&str; 8] =
+    ["id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement", "inner_id"];
 
 /// Keys under which choices are usual in flat objects; where there is none, every text counts.
-const CHOICE_KEYS: [&str; 8] = [
-    "choice", "choices", "tag", "tags", "label", "labels", "class", "classes",
-];
+const CHOICE_KEYS: [&str; 8] = ["choice", "choices", "tag", "tags", "label", "labels", "class", "classes"];
 
 /// Reads an export of either form.
 pub(crate) fn read(path: &Path) -> TagFile {
@@ -33,8 +23,7 @@ pub(crate) fn read(path: &Path) -> TagFile {
     let tasks = match parsed {
         Ok(tasks) => tasks,
         Err(reason) => {
-            file.problems
-                .push(Problem::new(ProblemKind::UnreadableAnnotation, path, reason));
+            file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, reason));
             return file;
         }
     };
@@ -45,13 +34,11 @@ pub(crate) fn read(path: &Path) -> TagFile {
             Ok(Some(row)) => file.rows.push(row),
             Ok(None) => {
                 let detail = format!("{place} is not annotated; left out");
-                file.problems
-                    .push(Problem::new(ProblemKind::ImageWithoutTag, path, detail));
+                file.problems.push(Problem::new(ProblemKind::ImageWithoutTag, path, detail));
             }
             Err(reason) => {
                 let detail = format!("{place}: {reason}");
-                file.problems
-                    .push(Problem::new(ProblemKind::UnreadableAnnotation, path, detail));
+                file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, detail));
             }
         }
     }
@@ -68,12 +55,7 @@ fn row_of(task: &Value, place: &str) -> Result<Option<TagRow>, String> {
         None => Some(tags_of_flat(task, image)),
     };
     let image = ImageName::Tail(spellings(image));
-    Ok(tags.map(|tags| TagRow {
-        image,
-        tags,
-        split: None,
-        place: place.to_string(),
-    }))
+    Ok(tags.map(|tags| TagRow { image, tags, split: None, place: place.to_string() }))
 }
 
 /// The value of `image`, else the first text that looks like the address of a file.
@@ -85,28 +67,18 @@ fn image_of(fields: &Map<String, Value>) -> Option<&str> {
 
 /// All tags that annotators gave; annotations that were skipped do not count.
 fn tags_of_task(task: &Map<String, Value>) -> Option<Vec<String>> {
-    let annotations = task
-        .get("annotations")
-        .or_else(|| task.get("completions"))?
-        .as_array()?;
+    let annotations = task.get("annotations").or_else(|| task.get("completions"))?.as_array()?;
     let is_skipped = |annotation: &&Value| annotation.get("was_cancelled") == Some(&Value::Bool(true));
-    let mut kept = annotations
-        .iter()
-        .filter(|annotation| !is_skipped(annotation))
-        .peekable();
+    let mut kept = annotations.iter().filter(|annotation| !is_skipped(annotation)).peekable();
     kept.peek()?;
-    let results = kept
-        .filter_map(|annotation| annotation.get("result")?.as_array())
-        .flatten();
+    let results = kept.filter_map(|annotation| annotation.get("result")?.as_array()).flatten();
     let values = results.filter_map(|result| result.get("value")?.as_object());
     Some(values.flat_map(names_in_value).collect())
 }
 
 /// `choices`, or the labels of a region: `rectanglelabels`, `polygonlabels`, `brushlabels`, …
 fn names_in_value(value: &Map<String, Value>) -> Vec<String> {
-    let of_classes = value
-        .iter()
-        .filter(|(key, _)| *key == "choices" || key.ends_with("labels"));
+    let of_classes = value.iter().filter(|(key, _)| *key == "choices" || key.ends_with("labels"));
     of_classes.flat_map(|(_, names)| names_of(names)).collect()
 }
 
@@ -114,11 +86,7 @@ fn tags_of_flat(task: &Map<String, Value>, image: &str) -> Vec<String> {
     let is_usual = |key: &str| CHOICE_KEYS.contains(&key);
     let has_usual = task.keys().any(|key| is_usual(key));
     let fields = task.iter().filter(|(key, value)| {
-        let is_wanted = if has_usual {
-            is_usual(key)
-        } else {
-            !BOOKKEEPING.contains(&key.as_str())
-        };
+        let is_wanted = if has_usual { is_usual(key) } else { !BOOKKEEPING.contains(&key.as_str()) };
         is_wanted && value.as_str() != Some(image)
     });
     fields.flat_map(|(_, value)| names_of(value)).collect()
@@ -162,9 +130,7 @@ fn percent_decoded(text: &str) -> String {
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut i = 0;
     while i < bytes.len() {
-        let code = text
-            .get(i + 1..i + 3)
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let code = text.get(i + 1..i + 3).and_then(|digits| u8::from_str_radix(digits, 16).ok());
         match code.filter(|_| bytes[i] == b'%') {
             Some(byte) => {
                 decoded.push(byte);

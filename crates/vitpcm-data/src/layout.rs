@@ -70,14 +70,8 @@ impl Found {
     /// Looks at a folder, or at a single tag file or export.
     pub(crate) fn at(path: &Path) -> Result<Found, DataError> {
         let metadata = std::fs::metadata(path).map_err(|e| DataError::io(path, e))?;
-        let found = if metadata.is_dir() {
-            in_folder(path)?
-        } else {
-            of_file(path)
-        };
-        found.ok_or_else(|| DataError::NothingRecognised {
-            path: path.to_path_buf(),
-        })
+        let found = if metadata.is_dir() { in_folder(path)? } else { of_file(path) };
+        found.ok_or_else(|| DataError::NothingRecognised { path: path.to_path_buf() })
     }
 
     fn new(layout: Layout, root: &Path) -> Self {
@@ -91,17 +85,11 @@ impl Found {
     }
 
     fn with_file(layout: Layout, root: &Path, file: PathBuf) -> Self {
-        Found {
-            file: Some(file),
-            ..Found::new(layout, root)
-        }
+        Found { file: Some(file), ..Found::new(layout, root) }
     }
 
     fn with_instances(root: &Path, instance_files: Vec<PathBuf>) -> Self {
-        Found {
-            instance_files,
-            ..Found::new(Layout::Coco, root)
-        }
+        Found { instance_files, ..Found::new(Layout::Coco, root) }
     }
 }
 
@@ -111,11 +99,8 @@ fn in_folder(path: &Path) -> Result<Option<Found>, DataError> {
         return Ok(Some(found));
     }
     let mut candidates = Vec::new();
-    let mut instances: Vec<PathBuf> = children
-        .iter()
-        .filter(|file| is_instance_file(file))
-        .cloned()
-        .collect();
+    let mut instances: Vec<PathBuf> =
+        children.iter().filter(|file| is_instance_file(file)).cloned().collect();
     instances.extend(
         children_of(&path.join("annotations"))
             .unwrap_or_default()
@@ -138,9 +123,7 @@ fn in_folder(path: &Path) -> Result<Option<Found>, DataError> {
         }
     }
     if candidates.is_empty() {
-        let exports = children
-            .into_iter()
-            .filter(|file| extension_is(file, "json") && is_label_studio(file));
+        let exports = children.into_iter().filter(|file| extension_is(file, "json") && is_label_studio(file));
         candidates.extend(exports.map(|file| Found::with_file(Layout::LabelStudio, path, file)));
     }
     if candidates.is_empty() && has_images_in_folders(path) {
@@ -152,22 +135,15 @@ fn in_folder(path: &Path) -> Result<Option<Found>, DataError> {
     };
     for other in candidates {
         let file = other.file.unwrap_or(other.root);
-        let detail = format!(
-            "also looks like a {} data set; the folder is read as {}",
-            other.layout, first.layout
-        );
-        first
-            .problems
-            .push(Problem::new(ProblemKind::Ignored, file, detail));
+        let detail =
+            format!("also looks like a {} data set; the folder is read as {}", other.layout, first.layout);
+        first.problems.push(Problem::new(ProblemKind::Ignored, file, detail));
     }
     Ok(Some(first))
 }
 
 fn of_file(path: &Path) -> Option<Found> {
-    let root = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let root = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let with_file = |layout| Some(Found::with_file(layout, root, path.to_path_buf()));
     let extension = path.extension()?.to_string_lossy().to_lowercase();
     match extension.as_str() {
@@ -177,11 +153,7 @@ fn of_file(path: &Path) -> Option<Found> {
         "json" if is_instance_file(path) => {
             let in_annotations = root.file_name().is_some_and(|name| name == "annotations");
             let above = root.parent().filter(|_| in_annotations).unwrap_or(root);
-            let above = if above.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                above
-            };
+            let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
             Some(Found::with_instances(above, vec![path.to_path_buf()]))
         }
         "json" if is_label_studio(path) => with_file(Layout::LabelStudio),
@@ -205,22 +177,16 @@ fn voc_at_or_below(path: &Path, children: &[PathBuf]) -> Option<Found> {
     let newest = years.pop()?;
     let mut found = Found::new(Layout::VocDevkit, &newest);
     for other in years {
-        let detail = format!(
-            "another VOC folder; {} is read, name this one to read it instead",
-            newest.display()
-        );
-        found
-            .problems
-            .push(Problem::new(ProblemKind::Ignored, other, detail));
+        let detail =
+            format!("another VOC folder; {} is read, name this one to read it instead", newest.display());
+        found.problems.push(Problem::new(ProblemKind::Ignored, other, detail));
     }
     Some(found)
 }
 
 fn is_voc(folder: &Path) -> bool {
     folder.join("JPEGImages").is_dir()
-        && ["Annotations", "ImageSets", "SegmentationClass"]
-            .iter()
-            .any(|name| folder.join(name).is_dir())
+        && ["Annotations", "ImageSets", "SegmentationClass"].iter().any(|name| folder.join(name).is_dir())
 }
 
 fn is_instance_file(path: &Path) -> bool {
@@ -242,8 +208,7 @@ fn is_label_studio(path: &Path) -> bool {
 }
 
 fn extension_is(path: &Path, wanted: &str) -> bool {
-    path.extension()
-        .is_some_and(|extension| extension.eq_ignore_ascii_case(wanted))
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(wanted))
 }
 
 /// What lies in a folder, sorted by name, hidden items left out.
@@ -251,10 +216,7 @@ fn children_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut children = Vec::new();
     for item in std::fs::read_dir(folder)? {
         let path = item?.path();
-        if !path
-            .file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
-        {
+        if !path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
             children.push(path);
         }
     }

@@ -35,9 +35,7 @@ impl Entry {
         splits: Vec<String>,
     ) -> Self {
         let file = &index.images[image];
-        let truth = index
-            .mask_of(&file.relative)
-            .map(|mask| MaskSource::Png(index.masks[mask].path.clone()));
+        let truth = index.mask_of(&file.relative).map(|mask| MaskSource::Png(index.masks[mask].path.clone()));
         Entry {
             name: without_folder(&file.relative, IMAGES),
             path: file.path.clone(),

@@ -76,21 +76,14 @@ fn check_labels(path: &Path, map: &LabelMap, classes: &Classes) -> Result<(), Da
 
 impl CocoTruth {
     fn paint(&self, classes: &Classes) -> Result<LabelMap, DataError> {
-        let annotation_error = |source| DataError::Annotation {
-            path: self.image.clone(),
-            source,
-        };
+        let annotation_error = |source| DataError::Annotation { path: self.image.clone(), source };
         let empty = LabelMap::filled(self.width, self.height, 0).map_err(annotation_error)?;
         let mut labels = empty.into_labels();
         for object in &self.objects {
-            let label = classes
-                .index_of(&self.categories[object.category])
-                .and_then(|i| u8::try_from(i).ok());
+            let label =
+                classes.index_of(&self.categories[object.category]).and_then(|i| u8::try_from(i).ok());
             if let Some(label @ 1..) = label {
-                object
-                    .shape
-                    .paint(self.width, self.height, label, &mut labels)
-                    .map_err(annotation_error)?;
+                object.shape.paint(self.width, self.height, label, &mut labels).map_err(annotation_error)?;
             }
         }
         LabelMap::new(self.width, self.height, labels).map_err(annotation_error)

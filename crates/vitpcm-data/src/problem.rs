@@ -20,11 +20,7 @@ pub struct Problem {
 
 impl Problem {
     pub(crate) fn new(kind: ProblemKind, path: impl Into<PathBuf>, detail: impl Into<String>) -> Self {
-        Problem {
-            kind,
-            path: path.into(),
-            detail: detail.into(),
-        }
+        Problem { kind, path: path.into(), detail: detail.into() }
     }
 }
 

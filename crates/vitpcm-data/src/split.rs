@@ -69,10 +69,7 @@ pub(crate) fn gather(members: impl IntoIterator<Item = (String, usize)>) -> Vec<
 }
 
 fn rank(name: &str) -> usize {
-    ["train", "val", "test"]
-        .iter()
-        .position(|prefix| name.starts_with(prefix))
-        .unwrap_or(3)
+    ["train", "val", "test"].iter().position(|prefix| name.starts_with(prefix)).unwrap_or(3)
 }
 
 pub(crate) fn by_share(names: &[&str], validation: f64, seed: u64) -> Result<Vec<Split>, DataError> {
@@ -80,18 +77,9 @@ pub(crate) fn by_share(names: &[&str], validation: f64, seed: u64) -> Result<Vec
         return Err(DataError::BadShare(validation));
     }
     let split_of = |name: &str| {
-        if unit_hash(name, seed) < validation {
-            "val"
-        } else {
-            "train"
-        }
+        if unit_hash(name, seed) < validation { "val" } else { "train" }
     };
-    Ok(gather(
-        names
-            .iter()
-            .enumerate()
-            .map(|(index, name)| (split_of(name).to_string(), index)),
-    ))
+    Ok(gather(names.iter().enumerate().map(|(index, name)| (split_of(name).to_string(), index))))
 }
 
 /// Splits by the first folder of each name; images that lie in no folder are in no split.
@@ -113,12 +101,7 @@ pub(crate) fn by_lists(
 ) -> Vec<Split> {
     let mut index_of: HashMap<&str, Option<usize>> = HashMap::new();
     for (index, &name) in names.iter().enumerate() {
-        let spellings = [
-            name,
-            without_extension(name),
-            file_name(name),
-            without_extension(file_name(name)),
-        ];
+        let spellings = [name, without_extension(name), file_name(name), without_extension(file_name(name))];
         for spelling in spellings {
             // A spelling that fits two images means neither.
             let slot = index_of.entry(spelling).or_insert(Some(index));
@@ -139,11 +122,7 @@ pub(crate) fn by_lists(
         let lines = match read_list(&path) {
             Ok(lines) => lines,
             Err(error) => {
-                problems.push(Problem::new(
-                    ProblemKind::UnreadableAnnotation,
-                    &path,
-                    error.to_string(),
-                ));
+                problems.push(Problem::new(ProblemKind::UnreadableAnnotation, &path, error.to_string()));
                 continue;
             }
         };
@@ -185,9 +164,7 @@ pub(crate) fn list_files(folder: &Path) -> Result<Vec<(String, PathBuf)>, DataEr
     let mut found = Vec::new();
     for item in std::fs::read_dir(folder).map_err(|e| DataError::io(folder, e))? {
         let path = item.map_err(|e| DataError::io(folder, e))?.path();
-        let is_text = path
-            .extension()
-            .is_some_and(|extension| extension.eq_ignore_ascii_case("txt"));
+        let is_text = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("txt"));
         if let (true, Some(stem)) = (is_text && path.is_file(), path.file_stem()) {
             found.push((tidy(&stem.to_string_lossy()), path.clone()));
         }
@@ -201,15 +178,8 @@ pub(crate) fn list_files(folder: &Path) -> Result<Vec<(String, PathBuf)>, DataEr
 pub(crate) fn read_list(path: &Path) -> std::io::Result<Vec<(usize, String)>> {
     let bytes = std::fs::read(path)?;
     let text = String::from_utf8_lossy(&bytes);
-    let lines = text
-        .trim_start_matches('\u{feff}')
-        .lines()
-        .map(str::trim)
-        .enumerate();
-    Ok(lines
-        .filter(|(_, line)| !line.is_empty())
-        .map(|(i, line)| (i + 1, line.to_string()))
-        .collect())
+    let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim).enumerate();
+    Ok(lines.filter(|(_, line)| !line.is_empty()).map(|(i, line)| (i + 1, line.to_string())).collect())
 }
 
 #[cfg(test)]
@@ -235,10 +205,7 @@ mod tests {
             by_share(&["a", "b"], 0.0, 0).unwrap(),
             gather([("train".into(), 0), ("train".into(), 1)])
         );
-        assert_eq!(
-            by_share(&["a", "b"], 1.0, 0).unwrap(),
-            gather([("val".into(), 0), ("val".into(), 1)])
-        );
+        assert_eq!(by_share(&["a", "b"], 1.0, 0).unwrap(), gather([("val".into(), 0), ("val".into(), 1)]));
         assert!(by_share(&["a"], 1.5, 0).is_err() && by_share(&["a"], f64::NAN, 0).is_err());
     }
 

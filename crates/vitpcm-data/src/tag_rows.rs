@@ -42,10 +42,7 @@ pub(crate) fn list(index: &FileIndex, source: &Path, file: TagFile) -> Listing {
         let (found, name) = match row.image {
             ImageName::Below(name) => (index.resolve(&name, &[IMAGES]), name),
             ImageName::Tail(spellings) => {
-                let found = spellings
-                    .iter()
-                    .map(|name| index.resolve_tail(name))
-                    .find(Result::is_ok);
+                let found = spellings.iter().map(|name| index.resolve_tail(name)).find(Result::is_ok);
                 let first = spellings.first().cloned().unwrap_or_default();
                 (found.unwrap_or_else(|| index.resolve_tail(&first)), first)
             }
@@ -82,12 +79,7 @@ pub(crate) fn list(index: &FileIndex, source: &Path, file: TagFile) -> Listing {
         }
     }
     let class_names = file.class_names.map_or(ClassNames::Met, ClassNames::Given);
-    Listing {
-        entries,
-        class_names,
-        mask_coverage: MaskCoverage::Whole,
-        problems,
-    }
+    Listing { entries, class_names, mask_coverage: MaskCoverage::Whole, problems }
 }
 
 /// The problem of a name that gives no image; `place` of `source` is where the name stands.
@@ -114,18 +106,13 @@ pub(crate) fn problem_of_unresolved(
             Problem::new(ProblemKind::OutsideRoot, source, detail)
         }
         Unresolved::Ambiguous(files) => {
-            let detail = format!(
-                "{place} names `{name}`, which may be any of {}; left out",
-                files.join(", ")
-            );
+            let detail =
+                format!("{place} names `{name}`, which may be any of {}; left out", files.join(", "));
             Problem::new(ProblemKind::AmbiguousName, source, detail)
         }
     }
 }
 
 fn file_name_of(path: &Path) -> String {
-    path.file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned()
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

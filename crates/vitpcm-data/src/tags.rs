@@ -36,10 +36,8 @@ impl Tags {
 /// Collects class indices in any order, repeated or not; 0 (background) and 255 (ignore) are passed over.
 impl FromIterator<u8> for Tags {
     fn from_iter<I: IntoIterator<Item = u8>>(indices: I) -> Self {
-        let mut sorted: Vec<u8> = indices
-            .into_iter()
-            .filter(|&index| index != 0 && index != IGNORE)
-            .collect();
+        let mut sorted: Vec<u8> =
+            indices.into_iter().filter(|&index| index != 0 && index != IGNORE).collect();
         sorted.sort_unstable();
         sorted.dedup();
         Tags(sorted)

@@ -7,27 +7,10 @@ use crate::tag_rows::{ImageName, TagFile, TagRow};
 use crate::{Problem, ProblemKind};
 use std::path::Path;
 
-const IMAGE_HEADINGS: [&str; 9] = [
-    "image",
-    "images",
-    "file",
-    "filename",
-    "file_name",
-    "file name",
-    "path",
-    "image_path",
-    "image_name",
-];
-const TAG_HEADINGS: [&str; 8] = [
-    "tags",
-    "tag",
-    "labels",
-    "label",
-    "classes",
-    "class",
-    "categories",
-    "category",
-];
+const IMAGE_HEADINGS: [&str; 9] =
+    ["image", "images", "file", "filename", "file_name", "file name", "path", "image_path", "image_name"];
+const TAG_HEADINGS: [&str; 8] =
+    ["tags", "tag", "labels", "label", "classes", "class", "categories", "category"];
 const SPLIT_HEADINGS: [&str; 2] = ["split", "subset"];
 
 /// Reads the file. The index tells a first row that names an image from a heading.
@@ -36,11 +19,7 @@ pub(crate) fn read(path: &Path, index: &FileIndex) -> TagFile {
     let text = match std::fs::read(path) {
         Ok(bytes) => decode(&bytes),
         Err(error) => {
-            file.problems.push(Problem::new(
-                ProblemKind::UnreadableAnnotation,
-                path,
-                error.to_string(),
-            ));
+            file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, error.to_string()));
             return file;
         }
     };
@@ -59,15 +38,12 @@ pub(crate) fn read(path: &Path, index: &FileIndex) -> TagFile {
         });
         match outcome {
             Ok(row) => file.rows.extend(row),
-            Err(reason) => file
-                .problems
-                .push(Problem::new(ProblemKind::UnreadableAnnotation, path, reason)),
+            Err(reason) => file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, reason)),
         }
     }
     if columns.is_none() {
         let detail = "no row in it; expected a heading such as `image,tags`";
-        file.problems
-            .push(Problem::new(ProblemKind::UnreadableAnnotation, path, detail));
+        file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, detail));
     }
     file
 }
@@ -76,10 +52,7 @@ pub(crate) fn read(path: &Path, index: &FileIndex) -> TagFile {
 /// as it is in the names of files.
 fn decode(bytes: &[u8]) -> String {
     let utf16 = |rest: &[u8], join: fn([u8; 2]) -> u16| {
-        let units: Vec<u16> = rest
-            .chunks_exact(2)
-            .map(|pair| join([pair[0], pair[1]]))
-            .collect();
+        let units: Vec<u16> = rest.chunks_exact(2).map(|pair| join([pair[0], pair[1]])).collect();
         String::from_utf16_lossy(&units)
     };
     match bytes {
@@ -100,10 +73,7 @@ fn delimiter_of(first_line: &str) -> u8 {
             !in_quotes
         })
         .collect();
-    [b'\t', b',', b';']
-        .into_iter()
-        .find(|&byte| plain.contains(&char::from(byte)))
-        .unwrap_or(b',')
+    [b'\t', b',', b';'].into_iter().find(|&byte| plain.contains(&char::from(byte))).unwrap_or(b',')
 }
 
 type Record = Result<(usize, Vec<String>), String>;
@@ -129,15 +99,12 @@ fn records(text: &str, delimiter: u8, index: &FileIndex) -> Vec<Record> {
                     break 'restart;
                 }
             }
-            let (start, line) = record
-                .position()
-                .map_or((0, 1), |at| (at.byte() as usize, at.line() as usize));
+            let (start, line) =
+                record.position().map_or((0, 1), |at| (at.byte() as usize, at.line() as usize));
             let line = first_line + line - 1;
             let names_an_image = || record.iter().any(|cell| index.resolve(cell, &[IMAGES]).is_ok());
             if record.iter().any(|cell| cell.contains('\n')) && !names_an_image() {
-                all.push(Err(format!(
-                    "line {line}: a quote is opened and not closed on this line"
-                )));
+                all.push(Err(format!("line {line}: a quote is opened and not closed on this line")));
                 let after_start = &text[offset + start..];
                 offset += start + after_start.find('\n').map_or(after_start.len(), |end| end + 1);
                 first_line = line + 1;
@@ -175,21 +142,9 @@ impl Columns {
         let lower: Vec<String> = cells.iter().map(|cell| cell.to_lowercase()).collect();
         let find = |headings: &[&str]| lower.iter().position(|cell| headings.contains(&cell.as_str()));
         let (image, tags, split) = (find(&IMAGE_HEADINGS), find(&TAG_HEADINGS), find(&SPLIT_HEADINGS));
-        if image.is_none()
-            && cells
-                .first()
-                .is_some_and(|cell| index.resolve(cell, &[IMAGES]).is_ok())
-        {
+        if image.is_none() && cells.first().is_some_and(|cell| index.resolve(cell, &[IMAGES]).is_ok()) {
             let tags = TagColumns::Names { column: 1, between };
-            return (
-                Columns {
-                    num_columns: cells.len().max(2),
-                    image: 0,
-                    split: None,
-                    tags,
-                },
-                false,
-            );
+            return (Columns { num_columns: cells.len().max(2), image: 0, split: None, tags }, false);
         }
         let image = image.unwrap_or(0);
         let tags = match tags {
@@ -200,15 +155,7 @@ impl Columns {
                 TagColumns::OneHot(others.map(|i| (i, cells[i].clone())).collect())
             }
         };
-        (
-            Columns {
-                num_columns: cells.len(),
-                image,
-                split,
-                tags,
-            },
-            true,
-        )
+        (Columns { num_columns: cells.len(), image, split, tags }, true)
     }
 
     /// The classes in the order of their columns.
@@ -233,10 +180,7 @@ impl Columns {
         }
         let tags = match &self.tags {
             TagColumns::Names { column, between } => {
-                let names = cell(*column)
-                    .split(*between)
-                    .map(str::trim)
-                    .filter(|name| !name.is_empty());
+                let names = cell(*column).split(*between).map(str::trim).filter(|name| !name.is_empty());
                 names.map(str::to_string).collect()
             }
             TagColumns::OneHot(columns) => {
@@ -249,16 +193,8 @@ impl Columns {
                 tags
             }
         };
-        let split = self
-            .split
-            .map(|column| cell(column).to_string())
-            .filter(|split| !split.is_empty());
-        Ok(TagRow {
-            image: ImageName::Below(cell(self.image).to_string()),
-            tags,
-            split,
-            place,
-        })
+        let split = self.split.map(|column| cell(column).to_string()).filter(|split| !split.is_empty());
+        Ok(TagRow { image: ImageName::Below(cell(self.image).to_string()), tags, split, place })
     }
 }
 

@@ -23,26 +23,17 @@ pub(crate) fn read_json(path: &Path) -> TagFile {
             for (image, tags) in tags_by_image {
                 let place = format!("`{image}`");
                 match names_of(&tags) {
-                    Some(tags) => file.rows.push(TagRow {
-                        image: ImageName::Below(image),
-                        tags,
-                        split: None,
-                        place,
-                    }),
-                    None => file
-                        .problems
-                        .push(bad(path, &place, "the tags are not a list of names")),
+                    Some(tags) => {
+                        file.rows.push(TagRow { image: ImageName::Below(image), tags, split: None, place })
+                    }
+                    None => file.problems.push(bad(path, &place, "the tags are not a list of names")),
                 }
             }
         }
-        Ok(_) => file.problems.push(bad(
-            path,
-            "the file",
-            "expected a list, or an object from image to tags",
-        )),
-        Err(reason) => file
-            .problems
-            .push(Problem::new(ProblemKind::UnreadableAnnotation, path, reason)),
+        Ok(_) => {
+            file.problems.push(bad(path, "the file", "expected a list, or an object from image to tags"))
+        }
+        Err(reason) => file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, reason)),
     }
     file
 }
@@ -53,25 +44,16 @@ pub(crate) fn read_jsonl(path: &Path) -> TagFile {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) => {
-            file.problems.push(Problem::new(
-                ProblemKind::UnreadableAnnotation,
-                path,
-                error.to_string(),
-            ));
+            file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, error.to_string()));
             return file;
         }
     };
     let text = String::from_utf8_lossy(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes));
-    for (number, line) in (1..)
-        .zip(text.lines())
-        .filter(|(_, line)| !line.trim().is_empty())
-    {
+    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         let place = format!("line {number}");
         match serde_json::from_str(line) {
             Ok(item) => add_item(path, item, place, &mut file),
-            Err(error) => file
-                .problems
-                .push(bad(path, &place, &format!("not valid JSON: {error}"))),
+            Err(error) => file.problems.push(bad(path, &place, &format!("not valid JSON: {error}"))),
         }
     }
     file
@@ -80,29 +62,15 @@ pub(crate) fn read_jsonl(path: &Path) -> TagFile {
 fn add_item(path: &Path, item: Value, place: String, file: &mut TagFile) {
     let get = |keys: [&str; 2]| keys.iter().find_map(|key| item.get(key));
     let Some(image) = get(["image", "file_name"]).and_then(Value::as_str).map(str::trim) else {
-        return file.problems.push(bad(
-            path,
-            &place,
-            "expected an object with the name of an `image`",
-        ));
+        return file.problems.push(bad(path, &place, "expected an object with the name of an `image`"));
     };
     // A missing list is a slip rather than a negative, which is written [].
     let Some(tags) = get(["tags", "labels"]).and_then(names_of) else {
-        return file
-            .problems
-            .push(bad(path, &place, "expected `tags`, a list of names"));
+        return file.problems.push(bad(path, &place, "expected `tags`, a list of names"));
     };
-    let split = item
-        .get("split")
-        .and_then(Value::as_str)
-        .map(|split| split.trim().to_string());
+    let split = item.get("split").and_then(Value::as_str).map(|split| split.trim().to_string());
     let image = ImageName::Below(image.to_string());
-    file.rows.push(TagRow {
-        image,
-        tags,
-        split: split.filter(|split| !split.is_empty()),
-        place,
-    });
+    file.rows.push(TagRow { image, tags, split: split.filter(|split| !split.is_empty()), place });
 }
 
 /// Names from a list of strings or numbers, or from one string with `;` between names.
@@ -121,9 +89,5 @@ fn names_of(tags: &Value) -> Option<Vec<String>> {
 }
 
 fn bad(path: &Path, place: &str, reason: &str) -> Problem {
-    Problem::new(
-        ProblemKind::UnreadableAnnotation,
-        path,
-        format!("{place}: {reason}"),
-    )
+    Problem::new(ProblemKind::UnreadableAnnotation, path, format!("{place}: {reason}"))
 }

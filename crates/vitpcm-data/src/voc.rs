@@ -24,20 +24,14 @@ pub(crate) fn read(root: &Path, images: &FileIndex, difficult: Difficult) -> Lis
     let annotations = annotations.is_dir().then_some(annotations);
     if annotations.is_none() {
         let detail = "no folder with annotations, so that no image has a tag (tags can be taken from masks on request)";
-        problems.push(Problem::new(
-            ProblemKind::ImageWithoutTag,
-            root.join("Annotations"),
-            detail,
-        ));
+        problems.push(Problem::new(ProblemKind::ImageWithoutTag, root.join("Annotations"), detail));
     }
     let listed: Vec<(usize, Vec<String>)> = listed.into_iter().collect();
     let read: Vec<(Option<Entry>, Option<Problem>)> = listed
         .into_par_iter()
         .map(|(image, splits)| {
             let id = without_extension(&images.images[image].relative);
-            let source = annotations
-                .as_ref()
-                .map(|folder| folder.join(format!("{id}.xml")));
+            let source = annotations.as_ref().map(|folder| folder.join(format!("{id}.xml")));
             let (tags, problem) = match &source {
                 None => (Vec::new(), None),
                 Some(path) => match read_objects(path) {
@@ -60,12 +54,7 @@ pub(crate) fn read(root: &Path, images: &FileIndex, difficult: Difficult) -> Lis
         entries.extend(entry);
         problems.extend(problem);
     }
-    Listing {
-        entries,
-        class_names: class_names(root),
-        mask_coverage,
-        problems,
-    }
+    Listing { entries, class_names: class_names(root), mask_coverage, problems }
 }
 
 /// The masks, by image id.
@@ -78,30 +67,11 @@ impl MaskFolder {
     fn of(root: &Path) -> Self {
         let augmented = root.join("SegmentationClassAug");
         let is_augmented = augmented.is_dir();
-        let folder = if is_augmented {
-            augmented
-        } else {
-            root.join("SegmentationClass")
-        };
-        let files = std::fs::read_dir(folder)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|item| item.path());
-        let masks = files.filter(|path| {
-            path.extension()
-                .is_some_and(|ext| ext.eq_ignore_ascii_case("png"))
-        });
-        let id_of = |path: &Path| {
-            path.file_stem()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned()
-        };
-        MaskFolder {
-            path_of_id: masks.map(|path| (id_of(&path), path)).collect(),
-            is_augmented,
-        }
+        let folder = if is_augmented { augmented } else { root.join("SegmentationClass") };
+        let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.path());
+        let masks = files.filter(|path| path.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("png")));
+        let id_of = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        MaskFolder { path_of_id: masks.map(|path| (id_of(&path), path)).collect(), is_augmented }
     }
 
     fn mask_of(&self, id: &str) -> Option<PathBuf> {
@@ -122,9 +92,7 @@ fn listed_images(
         let main = split::usual_list_files(&root.join("ImageSets/Main"));
         add_lists(main, images, &mut listed, problems);
         if listed.is_empty() {
-            listed = (0..images.images.len())
-                .map(|image| (image, Vec::new()))
-                .collect();
+            listed = (0..images.images.len()).map(|image| (image, Vec::new())).collect();
         }
         return (listed, MaskCoverage::Partial);
     }
@@ -152,11 +120,7 @@ fn add_lists(
         let lines = match split::read_list(&path) {
             Ok(lines) => lines,
             Err(error) => {
-                problems.push(Problem::new(
-                    ProblemKind::UnreadableAnnotation,
-                    path,
-                    error.to_string(),
-                ));
+                problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, error.to_string()));
                 continue;
             }
         };
@@ -190,15 +154,8 @@ fn id_of_line(images: &FileIndex, line: &str) -> String {
         return line.to_string();
     }
     let first = line.split_whitespace().next().unwrap_or(line);
-    let id = first
-        .trim_start_matches('/')
-        .strip_prefix(&format!("{IMAGE_FOLDER}/"))
-        .unwrap_or(first);
-    if images.resolve(id, &[]).is_ok() {
-        id.to_string()
-    } else {
-        file_name(id).to_string()
-    }
+    let id = first.trim_start_matches('/').strip_prefix(&format!("{IMAGE_FOLDER}/")).unwrap_or(first);
+    if images.resolve(id, &[]).is_ok() { id.to_string() } else { file_name(id).to_string() }
 }
 
 /// Names from `labelmap.txt` (CVAT writes `name:colour:parts:actions`, background first), where there is one.
@@ -208,15 +165,8 @@ fn class_names(root: &Path) -> ClassNames {
     };
     let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
     let named = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let names: Vec<String> = named
-        .filter_map(|line| line.split(':').next())
-        .map(str::to_string)
-        .collect();
-    if names.is_empty() {
-        ClassNames::VocIfMet
-    } else {
-        ClassNames::Given(names)
-    }
+    let names: Vec<String> = named.filter_map(|line| line.split(':').next()).map(str::to_string).collect();
+    if names.is_empty() { ClassNames::VocIfMet } else { ClassNames::Given(names) }
 }
 
 #[derive(Default)]
@@ -227,11 +177,7 @@ struct Object {
 
 fn tags_of(objects: Vec<Object>, difficult: Difficult) -> Vec<String> {
     let counts = |object: &Object| difficult == Difficult::Include || !object.is_difficult;
-    objects
-        .into_iter()
-        .filter(counts)
-        .map(|object| object.name)
-        .collect()
+    objects.into_iter().filter(counts).map(|object| object.name).collect()
 }
 
 fn read_objects(path: &Path) -> Result<Vec<Object>, Problem> {
@@ -240,16 +186,10 @@ fn read_objects(path: &Path) -> Result<Vec<Object>, Problem> {
             let detail = format!("{reason}; the image is left out");
             Problem::new(ProblemKind::UnreadableAnnotation, path, detail)
         }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Problem::new(
-            ProblemKind::ImageWithoutTag,
-            path,
-            "no annotation of this name",
-        )),
-        Err(error) => Err(Problem::new(
-            ProblemKind::UnreadableAnnotation,
-            path,
-            error.to_string(),
-        )),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(Problem::new(ProblemKind::ImageWithoutTag, path, "no annotation of this name"))
+        }
+        Err(error) => Err(Problem::new(ProblemKind::UnreadableAnnotation, path, error.to_string())),
     }
 }
 
