@@ -63,9 +63,7 @@ impl ColourChange {
         for plane in planes.chunks_exact_mut(num_pixels) {
             let mean = plane.iter().map(|&value| f64::from(value)).sum::<f64>() / num_pixels as f64;
             let mean = mean as f32 + shift;
-            plane
-                .iter_mut()
-                .for_each(|value| *value = (*value + shift - mean) * contrast + mean);
+            plane.iter_mut().for_each(|value| *value = (*value + shift - mean) * contrast + mean);
         }
         let (red, rest) = planes.split_at_mut(num_pixels);
         let (green, blue) = rest.split_at_mut(num_pixels);
@@ -142,10 +140,7 @@ mod tests {
             ColourChange::default().apply(&mut planes, &mut random);
             assert!(planes.iter().all(|value| (0.0..=255.0).contains(value)));
             let mut planes = picture.clone();
-            let unscaled = ColourChange {
-                brightness_unit: Brightness::Unscaled,
-                ..ColourChange::default()
-            };
+            let unscaled = ColourChange { brightness_unit: Brightness::Unscaled, ..ColourChange::default() };
             unscaled.apply(&mut planes, &mut random);
             low = planes.iter().copied().fold(low, f32::min);
             high = planes.iter().copied().fold(high, f32::max);

@@ -83,7 +83,9 @@ impl DrawnScenes {
     /// Scene number `index`.
     pub fn scene(&self, index: u64) -> Scene {
         // A draw in which one thing hides another is not used; the next draw of the same scene is.
-        (0..).find_map(|attempt| self.draw(&mut Random::new(&[self.seed, index, attempt]))).expect("draws go on")
+        (0..)
+            .find_map(|attempt| self.draw(&mut Random::new(&[self.seed, index, attempt])))
+            .expect("draws go on")
     }
 
     fn draw(&self, random: &mut Random) -> Option<Scene> {
@@ -95,12 +97,14 @@ impl DrawnScenes {
             paint(thing, side, &mut pixels, &mut labels, random);
         }
         let noise = random.range(2.0, 9.0);
-        let bytes = pixels.iter().map(|value| (value + noise * (random.unit() - 0.5)).clamp(0.0, 255.0) as u8);
+        let bytes =
+            pixels.iter().map(|value| (value + noise * (random.unit() - 0.5)).clamp(0.0, 255.0) as u8);
         let bytes = bytes.collect();
 
         let mask = LabelMap::new(side, side, labels).expect("one label a pixel");
         let visible = mask.histogram();
-        let is_hidden = |thing: &usize| (visible[thing + 1] as usize) * 1000 < MIN_VISIBLE_PER_MILLE * side * side;
+        let is_hidden =
+            |thing: &usize| (visible[thing + 1] as usize) * 1000 < MIN_VISIBLE_PER_MILLE * side * side;
         if things.iter().any(is_hidden) {
             return None;
         }
@@ -119,10 +123,14 @@ impl DrawnScenes {
             let scene = self.scene(index as u64);
             let name = format!("scene-{index:04}");
             let path = folder.join(format!("images/{name}.png"));
-            let image = |reason: image::ImageError| DataError::Image { path: path.clone(), reason: reason.to_string() };
+            let image = |reason: image::ImageError| DataError::Image {
+                path: path.clone(),
+                reason: reason.to_string(),
+            };
             scene.image.save(&path).map_err(image)?;
             write_label_png(&folder.join(format!("masks/{name}.png")), &scene.mask)?;
-            let tags: Vec<&str> = scene.tags.iter().filter_map(|tag| classes.name(usize::from(tag))).collect();
+            let tags: Vec<&str> =
+                scene.tags.iter().filter_map(|tag| classes.name(usize::from(tag))).collect();
             let split = if index < num_train { "train" } else { "val" };
             // Writing to a String cannot fail.
             let _ = writeln!(table, "{name}.png,{},{split}", tags.join(";"));

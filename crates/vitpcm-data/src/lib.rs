@@ -22,6 +22,7 @@ mod coco;
 mod colour;
 mod cvat;
 mod dataset;
+mod drawn_scenes;
 mod error;
 mod file_index;
 mod image_file;
@@ -43,6 +44,7 @@ mod xml_text;
 
 pub use colour::{Brightness, ColourChange};
 pub use dataset::{Dataset, Difficult, OpenOptions, SameName, TagSource, TaggedImage};
+pub use drawn_scenes::{DrawnScenes, Scene};
 pub use error::DataError;
 pub use image_file::{ImageHeader, ImageLimits, read_image, read_image_header};
 pub use inspect::{

@@ -10,9 +10,7 @@ pub struct Random {
 impl Random {
     /// The stream of these keys; another key anywhere, another stream.
     pub fn new(keys: &[u64]) -> Self {
-        let mut random = Random {
-            state: 0x243f_6a88_85a3_08d3,
-        };
+        let mut random = Random { state: 0x243f_6a88_85a3_08d3 };
         for &key in keys {
             random.state = random.next_u64() ^ key;
         }
@@ -79,10 +77,7 @@ mod tests {
         let mut counts = [0; 10];
         (0..100_000).for_each(|_| counts[random.below(10)] += 1);
         // 10,000 expected each; five standard deviations are 474.
-        assert!(
-            counts.iter().all(|count| (9_526..=10_474).contains(count)),
-            "{counts:?}"
-        );
+        assert!(counts.iter().all(|count| (9_526..=10_474).contains(count)), "{counts:?}");
         let mean: f32 = (0..10_000).map(|_| random.unit()).sum::<f32>() / 10_000.0;
         assert!((mean - 0.5).abs() < 0.015, "{mean}");
     }

@@ -85,11 +85,7 @@ impl ViewMaker {
     /// Two views of an image that is already scaled to the first view's size (three planes).
     pub fn make(&self, image: &[f32], random: &mut Random) -> Views {
         let side = self.first_side();
-        assert_eq!(
-            image.len(),
-            3 * side * side,
-            "three planes of the first view's size"
-        );
+        assert_eq!(image.len(), 3 * side * side, "three planes of the first view's size");
         let geometry = self.draw_geometry(random);
 
         let mut first = image.to_vec();
@@ -98,14 +94,8 @@ impl ViewMaker {
 
         let mut second = self.scaled_part(image, geometry.second_part);
         self.colour.apply(&mut second, random);
-        let second = geometry
-            .second_symmetry
-            .apply(&second, (self.second_side(), self.second_side()));
-        Views {
-            first,
-            second,
-            geometry,
-        }
+        let second = geometry.second_symmetry.apply(&second, (self.second_side(), self.second_side()));
+        Views { first, second, geometry }
     }
 
     fn draw_geometry(&self, random: &mut Random) -> ViewGeometry {
@@ -113,21 +103,9 @@ impl ViewMaker {
         let second_symmetry = Symmetry::ALL[random.below(8)];
         let is_crop = random.chance(self.crop_probability);
         let (column, row) = (self.draw_start(random), self.draw_start(random));
-        let whole = Square {
-            column: 0,
-            row: 0,
-            side: self.grid,
-        };
-        let crop = Square {
-            column,
-            row,
-            side: self.crop_side,
-        };
-        ViewGeometry {
-            first_symmetry,
-            second_part: if is_crop { crop } else { whole },
-            second_symmetry,
-        }
+        let whole = Square { column: 0, row: 0, side: self.grid };
+        let crop = Square { column, row, side: self.crop_side };
+        ViewGeometry { first_symmetry, second_part: if is_crop { crop } else { whole }, second_symmetry }
     }
 
     fn draw_start(&self, random: &mut Random) -> usize {
@@ -145,10 +123,7 @@ impl ViewMaker {
         let to = (self.second_side(), self.second_side());
         let scaled = image.chunks_exact(side * side).flat_map(|plane| {
             let rows = plane.chunks_exact(side).skip(row).take(length);
-            let part: Vec<f32> = rows
-                .flat_map(|row| &row[column..column + length])
-                .copied()
-                .collect();
+            let part: Vec<f32> = rows.flat_map(|row| &row[column..column + length]).copied().collect();
             resize_plane(&part, (length, length), to, self.alignment)
         });
         scaled.collect()
@@ -165,9 +140,7 @@ impl ViewMaker {
         let place_in_first = geometry.first_symmetry.inverse();
         let mut weights = vec![0.0; half * half * grid * grid];
         for (cell, row_of_weights) in weights.chunks_exact_mut(grid * grid).enumerate() {
-            let (x, y) = geometry
-                .second_symmetry
-                .source((cell % half, cell / half), (half, half));
+            let (x, y) = geometry.second_symmetry.source((cell % half, cell / half), (half, half));
             let (first_column, column_weights) = axis.taps(x);
             let (first_row, row_weights) = axis.taps(y);
             for (i, &row_weight) in row_weights.iter().enumerate() {
@@ -210,15 +183,7 @@ mod tests {
             ..ColourChange::default()
         };
         let crop_starts = CropStarts::Uniform;
-        ViewMaker {
-            grid: 6,
-            patch: 4,
-            crop_probability: 0.5,
-            crop_side: 2,
-            crop_starts,
-            alignment,
-            colour,
-        }
+        ViewMaker { grid: 6, patch: 4, crop_probability: 0.5, crop_side: 2, crop_starts, alignment, colour }
     }
 
     /// Weight of input sample `i` in output sample `o`, straight from the definition, for enlarging and for halving.
@@ -242,25 +207,14 @@ mod tests {
         let (grid, half) = (6, 3);
         let map: Vec<f32> = (0..grid * grid).map(|i| ((i * 37) % 41) as f32 / 41.0).collect();
         let squares = (0..=4).flat_map(|column| (0..=4).map(move |row| Square { column, row, side: 2 }));
-        let parts: Vec<Square> = squares
-            .chain([Square {
-                column: 0,
-                row: 0,
-                side: 6,
-            }])
-            .collect();
+        let parts: Vec<Square> = squares.chain([Square { column: 0, row: 0, side: 6 }]).collect();
         for alignment in [Alignment::HalfPixel, Alignment::AlignCorners] {
             let maker = maker(alignment);
-            for (first_symmetry, second_symmetry) in Symmetry::ALL
-                .into_iter()
-                .flat_map(|a| Symmetry::ALL.map(|b| (a, b)))
+            for (first_symmetry, second_symmetry) in
+                Symmetry::ALL.into_iter().flat_map(|a| Symmetry::ALL.map(|b| (a, b)))
             {
                 for &second_part in &parts {
-                    let geometry = ViewGeometry {
-                        first_symmetry,
-                        second_part,
-                        second_symmetry,
-                    };
+                    let geometry = ViewGeometry { first_symmetry, second_part, second_symmetry };
                     let weights = maker.second_from_first(&geometry);
                     // The first view's map, as the network would see it, and what the matrix makes of it.
                     let seen = first_symmetry.apply(&map, (grid, grid));
@@ -287,10 +241,7 @@ mod tests {
                         .collect();
                     let expected = second_symmetry.apply(&sampled, (half, half));
                     for (a, b) in ours.iter().zip(&expected) {
-                        assert!(
-                            (a - b).abs() < 1e-6,
-                            "{alignment:?} {geometry:?}: {ours:?} {expected:?}"
-                        );
+                        assert!((a - b).abs() < 1e-6, "{alignment:?} {geometry:?}: {ours:?} {expected:?}");
                     }
                 }
             }
@@ -301,10 +252,7 @@ mod tests {
     fn undoing_the_first_view_returns_the_grid_exactly() {
         let map: Vec<f32> = (0..36).map(|i| i as f32).collect();
         for symmetry in Symmetry::ALL {
-            assert_eq!(
-                symmetry.inverse().apply(&symmetry.apply(&map, (6, 6)), (6, 6)),
-                map
-            );
+            assert_eq!(symmetry.inverse().apply(&symmetry.apply(&map, (6, 6)), (6, 6)), map);
         }
     }
 
@@ -326,19 +274,12 @@ mod tests {
                 continue;
             }
             num_crops += 1;
-            let upright = views
-                .geometry
-                .second_symmetry
-                .inverse()
-                .apply(&views.second, (12, 12));
+            let upright = views.geometry.second_symmetry.inverse().apply(&views.second, (12, 12));
             let corner = ((part.row * 6 + part.column) as f32) * 7.0;
             assert_eq!((upright[0], upright[11]), (corner, corner + 7.0));
             assert_eq!(upright[143], corner + 49.0);
         }
-        assert!(
-            (10..60).contains(&num_views),
-            "{num_views} views for 10 crops at probability 0.5"
-        );
+        assert!((10..60).contains(&num_views), "{num_views} views for 10 crops at probability 0.5");
     }
 
     #[test]
@@ -350,30 +291,16 @@ mod tests {
             ..maker(Alignment::HalfPixel)
         };
         let mut random = Random::new(&[2]);
-        let at_edge = (0..10_000)
-            .filter(|_| clamped.draw_start(&mut random) == 16)
-            .count();
-        assert!(
-            (3_400..=3_800).contains(&at_edge),
-            "{at_edge}: METHOD.md says 36 %"
-        );
-        let uniform = ViewMaker {
-            crop_starts: CropStarts::Uniform,
-            ..clamped
-        };
-        let at_edge = (0..10_000)
-            .filter(|_| uniform.draw_start(&mut random) == 16)
-            .count();
+        let at_edge = (0..10_000).filter(|_| clamped.draw_start(&mut random) == 16).count();
+        assert!((3_400..=3_800).contains(&at_edge), "{at_edge}: METHOD.md says 36 %");
+        let uniform = ViewMaker { crop_starts: CropStarts::Uniform, ..clamped };
+        let at_edge = (0..10_000).filter(|_| uniform.draw_start(&mut random) == 16).count();
         assert!((480..=700).contains(&at_edge), "{at_edge}: 1 in 17");
     }
 
     #[test]
     fn four_views_merge_in_reading_order() {
-        let view = |value: f32| {
-            (0..12)
-                .map(|i| value + (i / 4) as f32 * 10.0)
-                .collect::<Vec<f32>>()
-        };
+        let view = |value: f32| (0..12).map(|i| value + (i / 4) as f32 * 10.0).collect::<Vec<f32>>();
         let views: Vec<Vec<f32>> = (0..4).map(|i| view(i as f32)).collect();
         let picture = merged([&views[0], &views[1], &views[2], &views[3]], 2);
         let first_plane = [0, 0, 1, 1, 0, 0, 1, 1, 2, 2, 3, 3, 2, 2, 3, 3].map(|v| v as f32);

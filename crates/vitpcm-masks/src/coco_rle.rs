@@ -29,11 +29,7 @@ impl Rle {
                 "the runs cover {covered} pixels, expected {width}×{height} = {num_pixels}"
             )));
         }
-        Ok(Rle {
-            width,
-            height,
-            counts,
-        })
+        Ok(Rle { width, height, counts })
     }
 
     /// From the compressed form: the printable string of COCO's JSON files.
@@ -61,9 +57,8 @@ impl Rle {
                     value |= if group & 16 != 0 { -1 << shift } else { 0 };
                     break;
                 }
-                byte = bytes
-                    .next()
-                    .ok_or_else(|| bad("the run-length string ends within a run".to_string()))?;
+                byte =
+                    bytes.next().ok_or_else(|| bad("the run-length string ends within a run".to_string()))?;
             }
             if counts.len() > 2 {
                 value += i64::from(counts[counts.len() - 2]);
@@ -91,11 +86,7 @@ impl Rle {
                 *counts.last_mut().expect("never empty") += 1;
             }
         }
-        Ok(Rle {
-            width,
-            height,
-            counts,
-        })
+        Ok(Rle { width, height, counts })
     }
 
     /// Rasterises one polygon, given as x0, y0, x1, y1, …, as `pycocotools` does.
@@ -176,12 +167,7 @@ impl Rle {
 
     /// Number of pixels that are on.
     pub fn area(&self) -> u64 {
-        self.counts
-            .iter()
-            .skip(1)
-            .step_by(2)
-            .map(|&count| u64::from(count))
-            .sum()
+        self.counts.iter().skip(1).step_by(2).map(|&count| u64::from(count)).sum()
     }
 
     /// The runs that are on, as ranges of column-major positions `x × height + y`.
@@ -199,20 +185,14 @@ impl Rle {
 /// Polygon corners on a grid five times finer than the pixels.
 fn upsampled_points(coordinates: &[f64]) -> Result<Vec<(i32, i32)>, MaskError> {
     if coordinates.len() % 2 != 0 {
-        return Err(bad(format!(
-            "a polygon of {} numbers, expected pairs",
-            coordinates.len()
-        )));
+        return Err(bad(format!("a polygon of {} numbers, expected pairs", coordinates.len())));
     }
     if let Some(wrong) = coordinates.iter().find(|value| !(value.abs() <= MAX_COORDINATE)) {
         return Err(bad(format!("a polygon with the coordinate {wrong}")));
     }
     // Truncation, not rounding down, for negative values: the reference's cast from double to int.
     let upsampled = |value: f64| (UPSAMPLING * value + 0.5) as i32;
-    Ok(coordinates
-        .chunks_exact(2)
-        .map(|pair| (upsampled(pair[0]), upsampled(pair[1])))
-        .collect())
+    Ok(coordinates.chunks_exact(2).map(|pair| (upsampled(pair[0]), upsampled(pair[1]))).collect())
 }
 
 const UPSAMPLING: f64 = 5.0;
@@ -242,23 +222,13 @@ fn for_each_point(from: (i32, i32), to: (i32, i32), mut visit: impl FnMut(i32, i
     let steps = dx.max(dy);
     let rise = if along_x { end.1 - start.1 } else { end.0 - start.0 };
     // No step at all: the reference divides 0 by 0, and never looks at the outcome.
-    let slope = if steps == 0 {
-        0.0
-    } else {
-        f64::from(rise) / f64::from(steps)
-    };
+    let slope = if steps == 0 { 0.0 } else { f64::from(rise) / f64::from(steps) };
     for step in 0..=steps {
         let t = if is_flipped { steps - step } else { step };
         if along_x {
-            visit(
-                start.0 + t,
-                (f64::from(start.1) + slope * f64::from(t) + 0.5) as i32,
-            );
+            visit(start.0 + t, (f64::from(start.1) + slope * f64::from(t) + 0.5) as i32);
         } else {
-            visit(
-                (f64::from(start.0) + slope * f64::from(t) + 0.5) as i32,
-                start.1 + t,
-            );
+            visit((f64::from(start.0) + slope * f64::from(t) + 0.5) as i32, start.1 + t);
         }
     }
 }
@@ -269,17 +239,11 @@ fn crossing(width: usize, height: usize, previous: (i32, i32), current: (i32, i3
         return None;
     }
     let to_pixel = |upsampled: i32| (f64::from(upsampled) + 0.5) / UPSAMPLING - 0.5;
-    let x = to_pixel(if current.0 < previous.0 {
-        current.0
-    } else {
-        current.0 - 1
-    });
+    let x = to_pixel(if current.0 < previous.0 { current.0 } else { current.0 - 1 });
     if x.floor() != x || x < 0.0 || x > (width - 1) as f64 {
         return None;
     }
-    let y = to_pixel(current.1.min(previous.1))
-        .clamp(0.0, height as f64)
-        .ceil();
+    let y = to_pixel(current.1.min(previous.1)).clamp(0.0, height as f64).ceil();
     Some(x as u32 * height as u32 + y as u32)
 }
 
@@ -304,10 +268,7 @@ mod tests {
     }
 
     fn cases() -> Vec<Case> {
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../reference/data/coco_masks.json"
-        );
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../reference/data/coco_masks.json");
         serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
     }
 
@@ -315,16 +276,7 @@ mod tests {
     fn polygons_are_rasterised_as_pycocotools_does() {
         let cases = cases();
         assert!(cases.len() >= 69);
-        for Case {
-            width,
-            height,
-            polygons,
-            parts,
-            compressed,
-            area,
-            ..
-        } in cases
-        {
+        for Case { width, height, polygons, parts, compressed, area, .. } in cases {
             for (polygon, part) in polygons.iter().zip(parts) {
                 let rle = Rle::from_polygon(width, height, polygon).unwrap();
                 assert_eq!(rle.to_compressed(), part, "{width}×{height} {polygon:?}");
@@ -337,14 +289,7 @@ mod tests {
 
     #[test]
     fn both_forms_of_run_lengths_give_the_same_mask() {
-        for Case {
-            width,
-            height,
-            compressed,
-            counts,
-            ..
-        } in cases()
-        {
+        for Case { width, height, compressed, counts, .. } in cases() {
             let plain = Rle::from_counts(width, height, counts).unwrap();
             let packed = Rle::from_compressed(width, height, &compressed).unwrap();
             let pixels = |rle: &Rle| {
@@ -356,10 +301,7 @@ mod tests {
             assert_eq!(on, pixels(&packed));
             let encoded = Rle::from_pixels(width, height, |x, y| on[x * height + y]).unwrap();
             assert_eq!(pixels(&encoded), on);
-            assert_eq!(
-                Rle::from_compressed(width, height, &encoded.to_compressed()).unwrap(),
-                encoded
-            );
+            assert_eq!(Rle::from_compressed(width, height, &encoded.to_compressed()).unwrap(), encoded);
         }
     }
 
@@ -367,10 +309,7 @@ mod tests {
     fn long_runs_survive_compression() {
         let counts = vec![0, 1, 3_999_999_000, 5, 0, 900, 94];
         let rle = Rle::from_counts(40_000, 100_000, counts).unwrap();
-        assert_eq!(
-            Rle::from_compressed(40_000, 100_000, &rle.to_compressed()).unwrap(),
-            rle
-        );
+        assert_eq!(Rle::from_compressed(40_000, 100_000, &rle.to_compressed()).unwrap(), rle);
     }
 
     #[test]

@@ -90,6 +90,15 @@ impl Axis {
         self.starts.len()
     }
 
+    /// The axis of some of the output samples only.
+    pub fn outputs(&self, range: std::ops::Range<usize>) -> Axis {
+        Axis {
+            starts: self.starts[range.clone()].to_vec(),
+            weights: self.weights[range.start * self.taps..range.end * self.taps].to_vec(),
+            taps: self.taps,
+        }
+    }
+
     /// First input sample and weights of an output sample.
     pub fn taps(&self, output: usize) -> (usize, &[f32]) {
         (self.starts[output], &self.weights[output * self.taps..][..self.taps])
@@ -127,6 +136,26 @@ impl Axis {
     }
 }
 
+/// A rectangle of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// First column.
+    pub x: usize,
+    /// First row.
+    pub y: usize,
+    /// Number of columns.
+    pub width: usize,
+    /// Number of rows.
+    pub height: usize,
+}
+
+impl Part {
+    /// All of a picture of this size (width, height).
+    pub fn whole(size: (usize, usize)) -> Part {
+        Part { x: 0, y: 0, width: size.0, height: size.1 }
+    }
+}
+
 /// One plane of `from` = (width, height) values, row by row, bilinearly resampled to `to`.
 pub fn resize_plane(
     plane: &[f32],
@@ -146,17 +175,42 @@ pub fn resize_plane(
     resized
 }
 
-/// An 8-bit RGB picture (interleaved, row by row) resampled to three planes (red, green, blue) of 0..=255.
-pub fn resize_rgb8(rgb: &[u8], from: (usize, usize), to: (usize, usize), alignment: Alignment) -> Vec<f32> {
-    let planes: Vec<Vec<f32>> = (0..3)
-        .into_par_iter()
-        .map(|channel| {
-            let plane: Vec<f32> =
-                rgb.iter().skip(channel).step_by(3).map(|&value| f32::from(value)).collect();
-            resize_plane(&plane, from, to, alignment)
-        })
-        .collect();
-    planes.concat()
+/// A part of what an 8-bit RGB picture (interleaved, row by row) becomes when it is resampled to the size `to`:
+/// three planes (red, green, blue) of 0..=255. Neither the whole result nor a float copy of the picture is held.
+pub fn resize_rgb8(
+    rgb: &[u8],
+    from: (usize, usize),
+    to: (usize, usize),
+    part: Part,
+    alignment: Alignment,
+) -> Vec<f32> {
+    assert_eq!(rgb.len(), 3 * from.0 * from.1, "three values a pixel");
+    let rows = Axis::bilinear(from.1, to.1, alignment);
+    let columns = Axis::bilinear(from.0, to.0, alignment).outputs(part.x..part.x + part.width);
+    let mut planes = vec![0.0; 3 * part.width * part.height];
+    let (red, rest) = planes.split_at_mut(part.width * part.height);
+    let (green, blue) = rest.split_at_mut(part.width * part.height);
+    let lines = red.par_chunks_exact_mut(part.width).zip(green.par_chunks_exact_mut(part.width));
+    let lines = lines.zip(blue.par_chunks_exact_mut(part.width)).enumerate();
+    lines.for_each_init(
+        || vec![vec![0.0f32; from.0]; 3],
+        |combined, (y, ((red, green), blue))| {
+            combined.iter_mut().for_each(|channel| channel.fill(0.0));
+            let [reds, greens, blues] = &mut combined[..] else { unreachable!("three channels") };
+            let (start, weights) = rows.taps(part.y + y);
+            for (row, &weight) in rgb[start * 3 * from.0..].chunks_exact(3 * from.0).zip(weights) {
+                for (x, pixel) in row.chunks_exact(3).enumerate() {
+                    reds[x] += weight * f32::from(pixel[0]);
+                    greens[x] += weight * f32::from(pixel[1]);
+                    blues[x] += weight * f32::from(pixel[2]);
+                }
+            }
+            columns.apply(reds, red);
+            columns.apply(greens, green);
+            columns.apply(blues, blue);
+        },
+    );
+    planes
 }
 
 /// For every output sample of one axis, the nearest input sample.
@@ -228,8 +282,13 @@ mod tests {
     #[test]
     fn a_picture_becomes_three_planes() {
         // Two pixels, (0, 10, 20) and (4, 10, 60), made four wide: by hand as above.
-        let planes = resize_rgb8(&[0, 10, 20, 4, 10, 60], (2, 1), (4, 1), Alignment::HalfPixel);
+        let picture = [0, 10, 20, 4, 10, 60];
+        let whole = Part::whole((4, 1));
+        let planes = resize_rgb8(&picture, (2, 1), (4, 1), whole, Alignment::HalfPixel);
         assert_eq!(planes, [0.0, 1.0, 3.0, 4.0, 10.0, 10.0, 10.0, 10.0, 20.0, 30.0, 50.0, 60.0]);
+        let part = Part { x: 1, width: 2, ..whole };
+        let planes = resize_rgb8(&picture, (2, 1), (4, 1), part, Alignment::HalfPixel);
+        assert_eq!(planes, [1.0, 3.0, 10.0, 10.0, 30.0, 50.0]);
     }
 
     #[test]

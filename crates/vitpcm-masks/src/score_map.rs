@@ -64,6 +64,11 @@ impl ScoreMap {
         &self.scores
     }
 
+    /// All planes themselves.
+    pub fn into_scores(self) -> Vec<f32> {
+        self.scores
+    }
+
     /// The plane of one class, row by row.
     pub fn plane(&self, class: usize) -> &[f32] {
         let num_cells = self.width * self.height;

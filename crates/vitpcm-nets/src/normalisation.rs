@@ -23,6 +23,14 @@ impl Normalisation {
         (value / 255.0 - self.mean[channel]) / self.std[channel]
     }
 
+    /// Three planes (R, G, B) of 0..255, in place.
+    pub fn normalise_planes(&self, planes: &mut [f32]) {
+        let num_pixels = planes.len() / 3;
+        for (channel, plane) in planes.chunks_exact_mut(num_pixels.max(1)).enumerate().take(3) {
+            plane.iter_mut().for_each(|value| *value = self.normalise(channel, *value));
+        }
+    }
+
     /// RGB pixels, HWC, u8, to network input, CHW. A last pixel with fewer than three values is left out.
     pub fn network_input_from_rgb(&self, rgb: &[u8]) -> Vec<f32> {
         let num_pixels = rgb.len() / 3;

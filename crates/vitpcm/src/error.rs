@@ -1,0 +1,30 @@
+//! What can go wrong between an image and its mask.
+
+use vitpcm_masks::MaskError;
+use vitpcm_nets::NetsError;
+
+/// An error while opening a model or segmenting an image.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SegmentError {
+    /// The model, or the network while it ran.
+    #[error(transparent)]
+    Network(#[from] NetsError),
+    /// Tensors, or the device they are on.
+    #[error("tensor computation: {0}")]
+    Tensor(#[from] candle_core::Error),
+    /// Score maps and label maps.
+    #[error(transparent)]
+    Mask(#[from] MaskError),
+    /// Options that no image can satisfy.
+    #[error("{0}")]
+    BadOptions(String),
+    /// A tag that is none of the model's classes.
+    #[error("tag {tag} is not a class of the model, which has 1 to {}", num_classes - 1)]
+    UnknownTag {
+        /// The index given.
+        tag: usize,
+        /// Number of the model's classes, background included.
+        num_classes: usize,
+    },
+}

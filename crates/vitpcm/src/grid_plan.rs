@@ -1,0 +1,68 @@
+//! How an image is laid over the network's grid: whole, or, if it is large, in overlapping tiles whose cells lie on
+//! one common grid.
+
+use vitpcm_masks::resampling::Part;
+
+/// Share of a tile that it has in common with its neighbour.
+const OVERLAP: f64 = 0.25;
+
+/// The cells of a whole image and the parts of them that the network sees at a time. All tiles have one size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GridPlan {
+    /// Width and height of the whole grid, in cells.
+    pub(crate) grid: (usize, usize),
+    /// The tiles, in cells, in reading order.
+    pub(crate) tiles: Vec<Part>,
+}
+
+impl GridPlan {
+    /// The whole image on one grid of `cells` × `cells`.
+    pub(crate) fn whole(cells: usize) -> GridPlan {
+        GridPlan { grid: (cells, cells), tiles: vec![Part::whole((cells, cells))] }
+    }
+
+    /// Tiles of `cells` × `cells` cells, each about `tile_side` pixels of the image.
+    pub(crate) fn tiled(cells: usize, image_size: (usize, usize), tile_side: usize) -> GridPlan {
+        let overlap = ((cells as f64 * OVERLAP).round() as usize).min(cells - 1);
+        let stride = cells - overlap;
+        let starts = |length: usize| -> Vec<usize> {
+            // As many tiles as it takes to show the image at no less than its resolution.
+            let cells_wanted = (length as f64 * cells as f64 / tile_side as f64).ceil() as usize;
+            let num_tiles = 1 + cells_wanted.saturating_sub(cells).div_ceil(stride);
+            (0..num_tiles).map(|i| i * stride).collect()
+        };
+        let (columns, rows) = (starts(image_size.0), starts(image_size.1));
+        let tile = |x: usize, y: usize| Part { x, y, width: cells, height: cells };
+        let tiles = rows.iter().flat_map(|&y| columns.iter().map(move |&x| tile(x, y))).collect();
+        let extent = |starts: &[usize]| starts.last().map_or(0, |start| start + cells);
+        GridPlan { grid: (extent(&columns), extent(&rows)), tiles }
+    }
+}
+
+/// Weight of a tile's cell `i` of `cells`: falls towards the tile's border, so that tiles blend into each other.
+pub(crate) fn blend_weight(i: usize, cells: usize) -> f32 {
+    (i + 1).min(cells - i) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_cover_the_grid_and_overlap() {
+        for (image_size, expected_tiles) in [((1000, 1000), 1), ((1001, 400), 2), ((2600, 1800), 4 * 3)] {
+            let plan = GridPlan::tiled(60, image_size, 1000);
+            assert_eq!(plan.tiles.len(), expected_tiles, "{image_size:?}");
+            let (width, height) = plan.grid;
+            let mut covered = vec![0; width * height];
+            for tile in &plan.tiles {
+                for y in tile.y..tile.y + tile.height {
+                    (tile.x..tile.x + tile.width).for_each(|x| covered[y * width + x] += 1);
+                }
+            }
+            assert!(covered.iter().all(|&count| count >= 1), "{image_size:?}");
+            // At least the image's own resolution: 60 cells for 1000 pixels.
+            assert!(width * 1000 >= image_size.0 * 60 && height * 1000 >= image_size.1 * 60);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The library people use: an image in, score map and label map out.
+//!
+//! A [`Segmenter`] runs a model that was trained from tags. [`Segmenter::score`] runs the network; what it returns
+//! can be turned into masks for any tags, as often as one likes, without running it again.
+//!
+//! ```
+//! use vitpcm::{Device, Segmenter, SegmenterOptions, TagMode};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let model = folder.path().join("model.safetensors");
+//! # vitpcm::random_model("vit-nano16", &["dog", "person"], 1)?.save(&model, vitpcm::Storage::F32)?;
+//! let segmenter = Segmenter::open(&model, &Device::Cpu, SegmenterOptions::default())?;
+//! # let photograph = image::RgbImage::from_pixel(50, 40, image::Rgb([90, 120, 200]));
+//! // let photograph = image::open("dog.jpg")?.to_rgb8();
+//! let dog = segmenter.classes().index_of("dog").expect("the model knows dogs");
+//! let result = segmenter.segment(&photograph, TagMode::Given(&[dog]))?;
+//! let mask = result.label_map();
+//! assert_eq!((mask.width(), mask.height()), (50, 40)); // 0: background, 1: dog
+//! vitpcm_masks::write_label_png(&folder.path().join("dog.png"), &mask)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod error;
+mod grid_plan;
+mod segmentation;
+mod segmenter;
+
+pub use candle_core::Device;
+pub use error::SegmentError;
+pub use segmentation::{RawScores, Segmentation, TagMode};
+pub use segmenter::{Segmenter, SegmenterOptions, Symmetries, Tiling, random_model};
+pub use vitpcm_nets::Storage;

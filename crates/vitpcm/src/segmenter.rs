@@ -1,0 +1,344 @@
+//! From an image to its scores: resize, normalise, run the network, average over scales and symmetries, put tiles
+//! together.
+
+use crate::grid_plan::{GridPlan, blend_weight};
+use crate::{RawScores, SegmentError, Segmentation, TagMode};
+use candle_core::{Device, Tensor};
+use image::RgbImage;
+use std::collections::BTreeMap;
+use std::path::Path;
+use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
+use vitpcm_masks::{Classes, ScoreMap, Symmetry};
+use vitpcm_nets::{
+    Initialisation, Mode, Model, ModelInfo, Normalisation, PcmConfig, PcmNetwork, PcmOutput, Variant,
+};
+
+/// Over which turns and flips of an image the scores are averaged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Symmetries {
+    /// The image as it is.
+    #[default]
+    Identity,
+    /// All 8 symmetries of the square: eight times the work.
+    All,
+}
+
+impl Symmetries {
+    fn list(self) -> &'static [Symmetry] {
+        match self {
+            Symmetries::Identity => &Symmetry::ALL[..1],
+            Symmetries::All => &Symmetry::ALL,
+        }
+    }
+}
+
+/// When a large image is cut into overlapping tiles instead of being shrunk as a whole. Memory does not grow with
+/// the image then, and small things are not lost; things larger than a tile may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiling {
+    /// Images with a side longer than this, in pixels, are tiled.
+    pub above: usize,
+    /// Side of a tile, in pixels of the image.
+    pub tile_side: usize,
+}
+
+impl Default for Tiling {
+    fn default() -> Self {
+        Tiling { above: 8192, tile_side: 2048 }
+    }
+}
+
+/// How a model is run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SegmenterOptions {
+    /// Side, in pixels, to which images are resized (rounded to whole patches); the model's own if not given.
+    pub size: Option<usize>,
+    /// Scales over which the scores are averaged; none means 1.
+    pub scales: Vec<f64>,
+    /// Symmetries over which the scores are averaged.
+    pub symmetries: Symmetries,
+    /// What happens with large images.
+    pub tiling: Tiling,
+    /// How grid, image and network input lie on each other.
+    pub alignment: Alignment,
+}
+
+/// A model, ready to segment images.
+#[derive(Debug)]
+pub struct Segmenter {
+    info: ModelInfo,
+    classes: Classes,
+    network: PcmNetwork,
+    device: Device,
+    options: SegmenterOptions,
+    /// Cells along the grid's side, for each scale.
+    cells_by_scale: Vec<usize>,
+}
+
+impl Segmenter {
+    /// Opens a model file.
+    pub fn open(path: &Path, device: &Device, options: SegmenterOptions) -> Result<Self, SegmentError> {
+        Self::new(&Model::load(path, device)?, device, options)
+    }
+
+    /// Takes a model that is loaded already.
+    pub fn new(model: &Model, device: &Device, options: SegmenterOptions) -> Result<Self, SegmentError> {
+        let info = model.info.clone();
+        let classes = Classes::from_names(info.classes.iter().cloned())?;
+        let size = options.size.unwrap_or(info.inference_size) as f64;
+        let patch = info.network.backbone.patch as f64;
+        let scales = if options.scales.is_empty() { &[1.0][..] } else { &options.scales };
+        let mut cells_by_scale = Vec::with_capacity(scales.len());
+        for &scale in scales {
+            let cells = (size * scale / patch).round();
+            // 256 cells a side are 65,536 tokens: more than any machine at hand attends to.
+            if !(1.0..=256.0).contains(&cells) {
+                let problem = format!("size {size} × scale {scale}: a grid of {cells} patches a side, expected 1 to 256");
+                return Err(SegmentError::BadOptions(problem));
+            }
+            cells_by_scale.push(cells as usize);
+        }
+        if options.tiling.tile_side == 0 {
+            return Err(SegmentError::BadOptions("tiles of no pixels".to_string()));
+        }
+        let network = model.network()?;
+        Ok(Segmenter { info, classes, network, device: device.clone(), options, cells_by_scale })
+    }
+
+    /// The classes that masks show, background first.
+    pub fn classes(&self) -> &Classes {
+        &self.classes
+    }
+
+    /// What the model file says about the model.
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// Segments one image.
+    pub fn segment(&self, image: &RgbImage, tags: TagMode<'_>) -> Result<Segmentation, SegmentError> {
+        self.score(image)?.with_tags(tags)
+    }
+
+    /// Segments several images, those of one size for the network in one go.
+    pub fn segment_batch(
+        &self,
+        images: &[(&RgbImage, TagMode<'_>)],
+    ) -> Result<Vec<Segmentation>, SegmentError> {
+        let scores = self.score_batch(&images.iter().map(|(image, _)| *image).collect::<Vec<_>>())?;
+        scores.iter().zip(images).map(|(scores, (_, tags))| scores.with_tags(*tags)).collect()
+    }
+
+    /// Runs the network on one image; masks for any tags can be made of what it returns.
+    pub fn score(&self, image: &RgbImage) -> Result<RawScores, SegmentError> {
+        Ok(self.score_batch(&[image])?.remove(0))
+    }
+
+    /// Runs the network on several images at once: faster than one by one on a GPU, more memory everywhere.
+    pub fn score_batch(&self, images: &[&RgbImage]) -> Result<Vec<RawScores>, SegmentError> {
+        let any_tiled = images.iter().any(|image| self.is_tiled(image));
+        if images.len() > 1 && any_tiled {
+            return images.iter().map(|image| self.score(image)).collect();
+        }
+        let mut sums: Vec<Option<Average>> = images.iter().map(|_| None).collect();
+        for &cells in &self.cells_by_scale {
+            for &symmetry in self.options.symmetries.list() {
+                for (sum, scores) in sums.iter_mut().zip(self.score_once(images, cells, symmetry)?) {
+                    match sum {
+                        Some(sum) => sum.add(&scores, self.options.alignment)?,
+                        None => *sum = Some(Average::of(scores)),
+                    }
+                }
+            }
+        }
+        sums.into_iter().flatten().zip(images).map(|(sum, image)| self.finished(sum, image)).collect()
+    }
+
+    fn finished(&self, sum: Average, image: &RgbImage) -> Result<RawScores, SegmentError> {
+        let (scores_on_grid, tag_probabilities) = sum.mean()?;
+        let image_size = (image.width() as usize, image.height() as usize);
+        Ok(RawScores { scores_on_grid, tag_probabilities, image_size, alignment: self.options.alignment })
+    }
+
+    fn is_tiled(&self, image: &RgbImage) -> bool {
+        image.width().max(image.height()) as usize > self.options.tiling.above
+    }
+
+    /// One scale, one symmetry: the scores of each image, upright again. Either one image in any number of tiles,
+    /// or any number of images in one tile each.
+    fn score_once(
+        &self,
+        images: &[&RgbImage],
+        cells: usize,
+        symmetry: Symmetry,
+    ) -> Result<Vec<(ScoreMap, Vec<f32>)>, SegmentError> {
+        let plan = match images {
+            [image] if self.is_tiled(image) => {
+                let size = (image.width() as usize, image.height() as usize);
+                GridPlan::tiled(cells, size, self.options.tiling.tile_side)
+            }
+            _ => GridPlan::whole(cells),
+        };
+        if let [tile] = plan.tiles[..] {
+            return self.run(images, &plan, tile, symmetry);
+        }
+        let mut sum = TileSum::new(self.classes.len(), plan.grid);
+        for &tile in &plan.tiles {
+            for (scores, tag_probabilities) in self.run(images, &plan, tile, symmetry)? {
+                sum.add(tile, &scores, &tag_probabilities);
+            }
+        }
+        Ok(vec![sum.blended()?])
+    }
+
+    /// One run of the network over the same tile of every image.
+    fn run(
+        &self,
+        images: &[&RgbImage],
+        plan: &GridPlan,
+        tile: Part,
+        symmetry: Symmetry,
+    ) -> Result<Vec<(ScoreMap, Vec<f32>)>, SegmentError> {
+        let patch = self.info.network.backbone.patch;
+        let to = (plan.grid.0 * patch, plan.grid.1 * patch);
+        let part = Part {
+            x: tile.x * patch,
+            y: tile.y * patch,
+            width: tile.width * patch,
+            height: tile.height * patch,
+        };
+        let mut input = Vec::with_capacity(images.len() * 3 * part.width * part.height);
+        for image in images {
+            let from = (image.width() as usize, image.height() as usize);
+            let mut planes = resize_rgb8(image.as_raw(), from, to, part, self.options.alignment);
+            self.info.normalisation.normalise_planes(&mut planes);
+            input.extend(symmetry.apply(&planes, (part.width, part.height)));
+        }
+        let (width, height) = symmetry.size((part.width, part.height));
+        let pixels = Tensor::from_vec(input, (images.len(), 3, height, width), &self.device)?;
+        let output = self.network.forward(&pixels, &mut Mode::Inference)?;
+        upright_scores(&output, symmetry, (tile.width, tile.height))
+    }
+}
+
+/// Class-major score maps, turned back, and tag probabilities, one pair an image.
+fn upright_scores(
+    output: &PcmOutput,
+    symmetry: Symmetry,
+    size: (usize, usize),
+) -> Result<Vec<(ScoreMap, Vec<f32>)>, SegmentError> {
+    // [B, rows, columns, classes] -> [B, classes, rows, columns]
+    let planes = output.scores_on_grid.permute((0, 3, 1, 2))?.flatten_from(1)?.to_vec2::<f32>()?;
+    let tag_probabilities = output.tag_probabilities.to_vec2::<f32>()?;
+    let turned_size = symmetry.size(size);
+    let image = |(planes, tags): (Vec<f32>, Vec<f32>)| {
+        let num_classes = tags.len();
+        let upright = symmetry.inverse().apply(&planes, turned_size);
+        Ok((ScoreMap::new(num_classes, size.0, size.1, upright)?, tags))
+    };
+    planes.into_iter().zip(tag_probabilities).map(image).collect()
+}
+
+/// The mean over scales and symmetries, on the grid of the first.
+struct Average {
+    size: (usize, usize),
+    scores: Vec<f32>,
+    tag_probabilities: Vec<f32>,
+    count: f32,
+}
+
+impl Average {
+    fn of((scores, tag_probabilities): (ScoreMap, Vec<f32>)) -> Self {
+        Average { size: scores.size(), scores: scores.into_scores(), tag_probabilities, count: 1.0 }
+    }
+
+    fn add(
+        &mut self,
+        (scores, tag_probabilities): &(ScoreMap, Vec<f32>),
+        alignment: Alignment,
+    ) -> Result<(), SegmentError> {
+        let resized;
+        let scores = if scores.size() == self.size {
+            scores
+        } else {
+            resized = scores.resized(self.size.0, self.size.1, alignment)?;
+            &resized
+        };
+        let add = |sums: &mut [f32], values: &[f32]| sums.iter_mut().zip(values).for_each(|(sum, v)| *sum += v);
+        add(&mut self.scores, scores.scores());
+        add(&mut self.tag_probabilities, tag_probabilities);
+        self.count += 1.0;
+        Ok(())
+    }
+
+    fn mean(mut self) -> Result<(ScoreMap, Vec<f32>), SegmentError> {
+        self.scores.iter_mut().chain(&mut self.tag_probabilities).for_each(|sum| *sum /= self.count);
+        let num_classes = self.tag_probabilities.len();
+        Ok((ScoreMap::new(num_classes, self.size.0, self.size.1, self.scores)?, self.tag_probabilities))
+    }
+}
+
+/// Tiles put together on one grid, weighted so that they blend. A tag is as probable as in its best tile.
+struct TileSum {
+    grid: (usize, usize),
+    scores: Vec<f32>,
+    weights: Vec<f32>,
+    tag_probabilities: Vec<f32>,
+}
+
+impl TileSum {
+    fn new(num_classes: usize, grid: (usize, usize)) -> Self {
+        let num_cells = grid.0 * grid.1;
+        TileSum {
+            grid,
+            scores: vec![0.0; num_classes * num_cells],
+            weights: vec![0.0; num_cells],
+            tag_probabilities: vec![0.0; num_classes],
+        }
+    }
+
+    fn add(&mut self, tile: Part, scores: &ScoreMap, tag_probabilities: &[f32]) {
+        let num_cells = self.grid.0 * self.grid.1;
+        for y in 0..tile.height {
+            for x in 0..tile.width {
+                let weight = blend_weight(x, tile.width) * blend_weight(y, tile.height);
+                let cell = (tile.y + y) * self.grid.0 + tile.x + x;
+                self.weights[cell] += weight;
+                for (class, plane) in self.scores.chunks_exact_mut(num_cells).enumerate() {
+                    plane[cell] += weight * scores.plane(class)[y * tile.width + x];
+                }
+            }
+        }
+        for (best, &probability) in self.tag_probabilities.iter_mut().zip(tag_probabilities) {
+            *best = best.max(probability);
+        }
+    }
+
+    fn blended(mut self) -> Result<(ScoreMap, Vec<f32>), SegmentError> {
+        for plane in self.scores.chunks_exact_mut(self.weights.len()) {
+            plane.iter_mut().zip(&self.weights).for_each(|(sum, weight)| *sum /= weight);
+        }
+        let num_classes = self.tag_probabilities.len();
+        Ok((ScoreMap::new(num_classes, self.grid.0, self.grid.1, self.scores)?, self.tag_probabilities))
+    }
+}
+
+/// An untrained model of a named variant: for measuring time and memory, and for tests. Its masks mean nothing.
+pub fn random_model(variant: &str, foreground: &[&str], seed: u64) -> Result<Model, SegmentError> {
+    let classes = Classes::from_names(foreground.iter().copied())?;
+    let backbone = Variant::named(variant)?.config();
+    let train_size = 24 * backbone.patch;
+    let network = PcmConfig::paper(backbone, classes.len());
+    let parameters = Initialisation::official(seed).network(&network, &Device::Cpu)?;
+    let provenance = BTreeMap::from([("untrained".to_string(), format!("random weights, seed {seed}"))]);
+    let info = ModelInfo {
+        network,
+        classes: classes.names().to_vec(),
+        train_size,
+        inference_size: train_size * 5 / 2,
+        normalisation: Normalisation::HALF,
+        preset: "default".to_string(),
+        provenance,
+    };
+    Ok(Model { info, parameters })
+}
