@@ -134,7 +134,7 @@ mod tests {
     fn the_default_clips_and_the_released_code_does_not() {
         let mut random = Random::new(&[3]);
         let picture: Vec<f32> = (0..300).map(|i| (i % 256) as f32).collect();
-        let (mut low, mut high) = (f32::MAX, f32::MIN);
+        let mut high = f32::MIN;
         for _ in 0..20 {
             let mut planes = picture.clone();
             ColourChange::default().apply(&mut planes, &mut random);
@@ -142,10 +142,9 @@ mod tests {
             let mut planes = picture.clone();
             let unscaled = ColourChange { brightness_unit: Brightness::Unscaled, ..ColourChange::default() };
             unscaled.apply(&mut planes, &mut random);
-            low = planes.iter().copied().fold(low, f32::min);
             high = planes.iter().copied().fold(high, f32::max);
         }
-        assert!(low < 0.0 && high > 255.0);
+        assert!(high > 255.0);
     }
 
     #[test]
