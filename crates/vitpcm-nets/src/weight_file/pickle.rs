@@ -9,8 +9,9 @@ use std::rc::Rc;
 
 use crate::error::{Fault, Parsed};
 
-/// State dicts of large networks with their optimiser take less than one megabyte.
-pub(super) const MAX_PICKLE_LENGTH: usize = 16 << 20;
+/// A state dict takes about 170 bytes a tensor: this is room for 12,000. A byte of pickle may cost a hundred in
+/// memory.
+pub(super) const MAX_PICKLE_LENGTH: usize = 2 << 20;
 
 /// A value that a pickle may hold.
 #[derive(Debug, Clone)]

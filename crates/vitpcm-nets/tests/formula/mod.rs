@@ -1,5 +1,6 @@
 //! Weights and inputs by the formula of `reference/nets/make.py`, and the outputs stored there.
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::print_stderr, reason = "a test says what it skipped and how close it came")]
 
 use candle_core::{Device, Tensor};
 use vitpcm_nets::{ParameterShape, Parameters, WeightFile};
@@ -15,8 +16,12 @@ pub(crate) fn shared(name: &str) -> Option<String> {
     if std::path::Path::new(&path).exists() {
         return Some(path);
     }
-    eprintln!("skipped: {path} is absent");
+    skip(&format!("{path} is absent"));
     None
+}
+
+pub(crate) fn skip(reason: &str) {
+    eprintln!("skipped: {reason}");
 }
 
 /// Uniform in [-1, 1): SplitMix64 from the FNV-1a hash of the name.
