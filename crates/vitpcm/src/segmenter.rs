@@ -93,7 +93,9 @@ impl Segmenter {
             let cells = (size * scale / patch).round();
             // 256 cells a side are 65,536 tokens: more than any machine at hand attends to.
             if !(1.0..=256.0).contains(&cells) {
-                let problem = format!("size {size} × scale {scale}: a grid of {cells} patches a side, expected 1 to 256");
+                let problem = format!(
+                    "size {size} × scale {scale}: a grid of {cells} patches a side, expected 1 to 256"
+                );
                 return Err(SegmentError::BadOptions(problem));
             }
             cells_by_scale.push(cells as usize);
@@ -264,7 +266,8 @@ impl Average {
             resized = scores.resized(self.size.0, self.size.1, alignment)?;
             &resized
         };
-        let add = |sums: &mut [f32], values: &[f32]| sums.iter_mut().zip(values).for_each(|(sum, v)| *sum += v);
+        let add =
+            |sums: &mut [f32], values: &[f32]| sums.iter_mut().zip(values).for_each(|(sum, v)| *sum += v);
         add(&mut self.scores, scores.scores());
         add(&mut self.tag_probabilities, tag_probabilities);
         self.count += 1.0;
