@@ -74,6 +74,8 @@ pub struct OpenOptions {
     pub same_name: SameName,
     /// A class list that replaces the data set's own: one name a line.
     pub classes: Option<PathBuf>,
+    /// The folder in which the images are, where it is not the data set's own: for a tag file kept elsewhere.
+    pub images: Option<PathBuf>,
 }
 
 /// A data set as it was understood.
@@ -97,9 +99,10 @@ impl Dataset {
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, DataError> {
         let found = Found::at(path)?;
         // A devkit holds masks of several kinds beside its images, which are no images of the data set.
-        let index = match found.layout {
-            Layout::VocDevkit => FileIndex::walk(&found.root.join(voc::IMAGE_FOLDER)),
-            _ => FileIndex::walk(&found.root),
+        let index = match (&options.images, found.layout) {
+            (Some(folder), _) => FileIndex::walk(folder),
+            (None, Layout::VocDevkit) => FileIndex::walk(&found.root.join(voc::IMAGE_FOLDER)),
+            (None, _) => FileIndex::walk(&found.root),
         };
         let listing = read_listing(&found, &index, options);
         Self::assemble(found, index, listing, options)
@@ -172,7 +175,7 @@ impl Dataset {
     ) -> Result<Self, DataError> {
         let Listing { mut entries, class_names, mask_coverage, mut problems } = listing;
         entries.sort_by(|a, b| (&a.name, &a.path).cmp(&(&b.name, &b.path)));
-        let classes = choose_classes(&found.root, class_names, &entries, options)?;
+        let classes = choose_classes(&found.root, class_names, &entries, options, &mut problems)?;
         let splits = choose_splits(&found.root, &entries, options, &mut problems)?;
         problems.extend(found.problems);
         report_masks(&index, &entries, &splits, mask_coverage, &mut problems);
@@ -250,34 +253,39 @@ fn choose_classes(
     class_names: ClassNames,
     entries: &[Entry],
     options: &OpenOptions,
+    problems: &mut Vec<Problem>,
 ) -> Result<Classes, DataError> {
     if let Some(file) = &options.classes {
         return Ok(Classes::from_file(file)?);
     }
     let own_list = root.join("classes.txt");
     if own_list.is_file() {
-        return Ok(Classes::from_file(&own_list)?);
+        match Classes::from_file(&own_list) {
+            Ok(classes) => return Ok(classes),
+            Err(error) => {
+                let detail = format!("{error}; not used");
+                problems.push(Problem::new(ProblemKind::UnreadableAnnotation, own_list, detail));
+            }
+        }
     }
     let met = || -> BTreeSet<&str> {
         let names = entries.iter().flat_map(|entry| entry.tags.iter().map(|tag| tag.trim()));
         names.filter(|name| !name.is_empty() && *name != BACKGROUND).collect()
     };
-    Ok(match class_names {
+    let classes = match class_names {
         ClassNames::Given(names) => {
             let mut seen = HashSet::new();
-            let named = names.into_iter().filter(|name| name != BACKGROUND && seen.insert(name.clone()));
-            Classes::from_names(named)?
+            let is_new = |name: &String| !name.is_empty() && name != BACKGROUND && seen.insert(name.clone());
+            Classes::from_names(names.into_iter().filter(is_new))
         }
         ClassNames::VocIfMet => {
             let (voc, met) = (Classes::voc(), met());
-            if met.is_empty() || met.iter().any(|name| voc.index_of(name).is_some()) {
-                voc
-            } else {
-                Classes::from_names(met)?
-            }
+            let is_voc = met.is_empty() || met.iter().any(|name| voc.index_of(name).is_some());
+            if is_voc { Ok(voc) } else { Classes::from_names(met) }
         }
-        ClassNames::Met => Classes::from_names(met())?,
-    })
+        ClassNames::Met => Classes::from_names(met()),
+    };
+    classes.map_err(|source| DataError::Classes { path: root.to_path_buf(), source })
 }
 
 fn tags_of_names(entry: &Entry, classes: &Classes, problems: &mut Vec<Problem>) -> Tags {

@@ -30,9 +30,17 @@ pub enum DataError {
         /// Why, in words.
         reason: String,
     },
-    /// A mask or class list that cannot be used; the message names it.
+    /// A mask, or a class list that was asked for, that cannot be used; the message names it.
     #[error(transparent)]
     Mask(#[from] MaskError),
+    /// Class names that cannot be used together.
+    #[error("{}: {source}", path.display())]
+    Classes {
+        /// The data set's folder.
+        path: PathBuf,
+        /// What is wrong with them.
+        source: MaskError,
+    },
     /// A truth mask with a label that is no class.
     #[error("{}: class index {label} at column {x}, row {y}; expected 0 to {} or 255", path.display(), num_classes - 1)]
     MaskIndex {

@@ -2,7 +2,7 @@
 //! size is checked before anything is allocated; a decoder that panics gives an error like any other.
 
 use crate::DataError;
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage, RgbaImage};
+use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, RgbImage, RgbaImage};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,8 +53,8 @@ pub(crate) fn decode_file(path: &Path, limits: &ImageLimits) -> Result<(ImageHea
     guarded(path, || {
         let (mut decoder, format) = open_decoder(path, limits)?;
         let header = header_of(&mut decoder, format)?;
-        let orientation = decoder.orientation().map_err(|e| e.to_string())?;
-        let mut image = DynamicImage::from_decoder(decoder).map_err(|e| e.to_string())?;
+        let orientation = decoder.orientation().map_err(reason_of)?;
+        let mut image = DynamicImage::from_decoder(decoder).map_err(reason_of)?;
         image.apply_orientation(orientation);
         Ok((header, rgb_over_white(image)))
     })
@@ -95,7 +95,7 @@ fn open_decoder(path: &Path, limits: &ImageLimits) -> Result<(impl ImageDecoder,
     let mut decoder_limits = Limits::default();
     decoder_limits.max_alloc = Some(limits.max_pixels.saturating_mul(16).saturating_add(64 << 20));
     reader.limits(decoder_limits);
-    let decoder = reader.into_decoder().map_err(|e| e.to_string())?;
+    let decoder = reader.into_decoder().map_err(reason_of)?;
     let (width, height) = decoder.dimensions();
     let num_pixels = u64::from(width) * u64::from(height);
     if num_pixels == 0 {
@@ -108,12 +108,22 @@ fn open_decoder(path: &Path, limits: &ImageLimits) -> Result<(impl ImageDecoder,
 }
 
 fn header_of(decoder: &mut impl ImageDecoder, format: ImageFormat) -> Result<ImageHeader, String> {
-    let orientation = decoder.orientation().map_err(|e| e.to_string())?;
+    let orientation = decoder.orientation().map_err(reason_of)?;
     // Orientations 5 to 8 of EXIF turn the image by a quarter.
     let is_turned = orientation.to_exif() >= 5;
     let (width, height) = decoder.dimensions();
     let (width, height) = if is_turned { (height, width) } else { (width, height) };
     Ok(ImageHeader { width, height, format: name_of(format).unwrap_or("unknown") })
+}
+
+/// What a decoder says, in words that mean something to whoever made the file.
+fn reason_of(error: ImageError) -> String {
+    match error {
+        ImageError::IoError(io) if io.kind() == io::ErrorKind::UnexpectedEof => {
+            "the file ends early: truncated or broken".to_string()
+        }
+        other => other.to_string(),
+    }
 }
 
 fn name_of(format: ImageFormat) -> Option<&'static str> {

@@ -117,11 +117,9 @@ fn spellings(address: &str) -> Vec<String> {
     }
     // Uploads are stored as eight hexadecimal digits, a dash, and the name that the file had.
     let name = decoded.rsplit(['/', '\\']).next().unwrap_or(&decoded);
-    if let Some((prefix, original)) = name.split_once('-') {
-        if prefix.len() == 8 && prefix.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            all.push(original.to_string());
-        }
-    }
+    let is_prefix = |text: &str| text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let uploaded = name.split_once('-').filter(|(prefix, _)| is_prefix(prefix));
+    all.extend(uploaded.map(|(_, original)| original.to_string()));
     all
 }
 

@@ -17,7 +17,8 @@ const SPLIT_HEADINGS: [&str; 2] = ["split", "subset"];
 pub(crate) fn read(path: &Path, index: &FileIndex) -> TagFile {
     let mut file = TagFile::default();
     let text = match std::fs::read(path) {
-        Ok(bytes) => decode(&bytes),
+        // One kind of line end, so that lines are counted alike.
+        Ok(bytes) => decode(&bytes).replace("\r\n", "\n"),
         Err(error) => {
             file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, error.to_string()));
             return file;
@@ -99,14 +100,15 @@ fn records(text: &str, delimiter: u8, index: &FileIndex) -> Vec<Record> {
                     break 'restart;
                 }
             }
-            let (start, line) =
-                record.position().map_or((0, 1), |at| (at.byte() as usize, at.line() as usize));
-            let line = first_line + line - 1;
+            let at = record.position().cloned().unwrap_or_else(csv::Position::new);
+            let start = offset + at.byte() as usize;
+            // A record's position is that of the empty lines before it.
+            let empty_lines = text[start..].bytes().take_while(|&byte| byte == b'\n').count();
+            let (start, line) = (start + empty_lines, first_line + at.line() as usize - 1 + empty_lines);
             let names_an_image = || record.iter().any(|cell| index.resolve(cell, &[IMAGES]).is_ok());
             if record.iter().any(|cell| cell.contains('\n')) && !names_an_image() {
                 all.push(Err(format!("line {line}: a quote is opened and not closed on this line")));
-                let after_start = &text[offset + start..];
-                offset += start + after_start.find('\n').map_or(after_start.len(), |end| end + 1);
+                offset = text[start..].find('\n').map_or(text.len(), |end| start + end + 1);
                 first_line = line + 1;
                 continue 'restart;
             }

@@ -46,3 +46,61 @@ fn every_kind_of_image_gives_the_pixels_that_pillow_gives() {
         assert!(largest <= tolerance, "{name}: a channel differs by {largest}");
     }
 }
+
+#[test]
+fn every_truncation_of_a_jpeg_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("short.jpg");
+    for name in ["rgb.jpg", "progressive.jpg", "orientation-6.jpg", "cmyk.jpg"] {
+        let whole = std::fs::read(image(name)).unwrap();
+        for length in 0..whole.len() {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            let outcome = read_image(&path, &ImageLimits::default());
+            assert!(outcome.is_err(), "{length} of {} bytes of {name} were accepted", whole.len());
+        }
+    }
+}
+
+#[test]
+fn damaged_images_give_pixels_or_an_error_that_names_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("damaged");
+    let limits = ImageLimits { max_pixels: 1 << 20 };
+    for name in expected().keys() {
+        let whole = std::fs::read(image(name)).unwrap();
+        for position in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[position] ^= [0x01, 0x80, 0xff][position % 3];
+            std::fs::write(&path, damaged).unwrap();
+            match read_image(&path, &limits) {
+                Ok(pixels) => assert!(u64::from(pixels.width()) * u64::from(pixels.height()) <= 1 << 20),
+                Err(error) => assert!(error.to_string().contains("damaged: "), "{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_name_of_a_file_says_nothing_about_its_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("photo.jpg");
+    std::fs::copy(image("lossless.webp"), &path).unwrap();
+    assert_eq!(read_image_header(&path, &ImageLimits::default()).unwrap().format, "WebP");
+    assert_eq!(read_image(&path, &ImageLimits::default()).unwrap().dimensions(), (24, 16));
+}
+
+#[test]
+fn an_image_larger_than_the_limit_is_refused_with_both_numbers() {
+    let message = read_image(&image("rgb.png"), &ImageLimits { max_pixels: 383 }).unwrap_err().to_string();
+    assert!(message.ends_with("rgb.png: 24×16 pixels, more than the 383 that are read"), "{message}");
+    assert!(read_image(&image("rgb.png"), &ImageLimits { max_pixels: 384 }).is_ok());
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused() {
+    let message = |path: &Path| read_image(path, &ImageLimits::default()).unwrap_err().to_string();
+    assert!(message(Path::new(REFERENCE)).contains("a folder"));
+    assert!(message(&image("none.jpg")).contains("No such file"));
+    #[cfg(unix)]
+    assert!(message(Path::new("/dev/zero")).contains("not a regular file"));
+}

@@ -91,11 +91,13 @@ fn odd_file_names_are_found() {
 fn a_quote_that_is_not_closed_costs_one_line() {
     let folder = Folder::new();
     folder.images(["a.jpg", "b.jpg", "c.jpg"]);
-    folder.file("tags.csv", "image,tags\n\"a.jpg,cat\nb.jpg,dog\n\"c.jpg\",dog\n");
+    folder
+        .file("tags.csv", "image,tags\r\n\r\n\"a.jpg,cat\r\nb.jpg,dog\r\n\"c.jpg\",dog\r\ngone.jpg,cat\r\n");
     let dataset = folder.open();
     let found = problems(&folder, dataset.problems());
-    demand(&found, ProblemKind::UnreadableAnnotation, "tags.csv", "line 2: a quote is opened and not closed");
+    demand(&found, ProblemKind::UnreadableAnnotation, "tags.csv", "line 3: a quote is opened and not closed");
     demand(&found, ProblemKind::ImageWithoutTag, "a.jpg", "left out");
+    demand(&found, ProblemKind::TagWithoutImage, "gone.jpg", "line 6");
     assert_eq!(tags(&dataset), BTreeMap::from([("b.jpg", vec!["dog"]), ("c.jpg", vec!["dog"])]));
 }
 

@@ -184,10 +184,10 @@ impl Rle {
 
 /// Polygon corners on a grid five times finer than the pixels.
 fn upsampled_points(coordinates: &[f64]) -> Result<Vec<(i32, i32)>, MaskError> {
-    if coordinates.len() % 2 != 0 {
+    if !coordinates.len().is_multiple_of(2) {
         return Err(bad(format!("a polygon of {} numbers, expected pairs", coordinates.len())));
     }
-    if let Some(wrong) = coordinates.iter().find(|value| !(value.abs() <= MAX_COORDINATE)) {
+    if let Some(wrong) = coordinates.iter().find(|value| value.is_nan() || value.abs() > MAX_COORDINATE) {
         return Err(bad(format!("a polygon with the coordinate {wrong}")));
     }
     // Truncation, not rounding down, for negative values: the reference's cast from double to int.
