@@ -27,6 +27,29 @@ pub(crate) struct IndexedFile {
     pub(crate) relative: String,
 }
 
+/// An image to work on, whatever data set it is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its path below the folder it was found in, `/` between folders, extension kept; bytes that are not UTF-8
+    /// replaced.
+    pub name: String,
+}
+
+/// All images below a folder, in order of their paths, and what could not be looked at; or the one file named. Of a
+/// VOC devkit only its `JPEGImages` count, and nothing in a folder named `masks`.
+pub fn find_images(path: &Path) -> (Vec<ImageFile>, Vec<Problem>) {
+    if !path.is_dir() {
+        let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        return (vec![ImageFile { path: path.to_path_buf(), name }], Vec::new());
+    }
+    let devkit = path.join(crate::voc::IMAGE_FOLDER);
+    let index = FileIndex::walk(if devkit.is_dir() { &devkit } else { path });
+    let images = index.images.into_iter().map(|file| ImageFile { path: file.path, name: file.relative });
+    (images.collect(), index.problems)
+}
+
 /// All images and masks below a root.
 pub(crate) struct FileIndex {
     pub(crate) root: PathBuf,

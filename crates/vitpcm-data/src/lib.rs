@@ -46,6 +46,7 @@ pub use colour::{Brightness, ColourChange};
 pub use dataset::{Dataset, Difficult, OpenOptions, SameName, TagSource, TaggedImage};
 pub use drawn_scenes::{DrawnScenes, Scene};
 pub use error::DataError;
+pub use file_index::{ImageFile, find_images};
 pub use image_file::{ImageHeader, ImageLimits, read_image, read_image_header};
 pub use inspect::{
     ClassCount, InspectDepth, InspectOptions, Inspection, Range, SizeSummary, SplitCount, inspect,

@@ -49,10 +49,17 @@ impl MaskPairs {
     }
 }
 
+/// Folders of pictures for people that lie beside masks; what is in them is no mask.
+pub const PICTURE_FOLDERS: [&str; 2] = ["overlay", "heatmap"];
+
 /// All PNG files below a folder, by their path within it without the extension.
 fn png_files(folder: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, MaskError> {
     let mut files = BTreeMap::new();
-    for entry in walkdir::WalkDir::new(folder).follow_links(true) {
+    let is_picture_folder = |entry: &walkdir::DirEntry| {
+        entry.depth() > 0 && PICTURE_FOLDERS.iter().any(|name| entry.file_name() == *name)
+    };
+    let walk = walkdir::WalkDir::new(folder).follow_links(true).into_iter();
+    for entry in walk.filter_entry(|entry| !is_picture_folder(entry)) {
         let entry = entry.map_err(|error| {
             let path = error.path().unwrap_or(folder).to_path_buf();
             let text = error.to_string();
@@ -144,6 +151,7 @@ mod tests {
         save(&truths, "b.png", 1, &[1, 1]); // another size
         save(&predictions, "c.png", 2, &[1, 1]); // no truth
         save(&truths, "d.png", 2, &[1, 1]); // no prediction
+        save(&predictions, "overlay/a.png", 2, &[1, 1]); // for people, no mask
         let found = MaskPairs::find(&predictions, &truths, None).unwrap();
         assert_eq!(found.without_truth, [PathBuf::from("c")]);
         assert_eq!(found.without_prediction, [PathBuf::from("d")]);

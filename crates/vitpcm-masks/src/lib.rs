@@ -36,7 +36,9 @@ pub use classes::{BACKGROUND, Classes};
 pub use confusion_picture::confusion_svg;
 pub use error::MaskError;
 pub use evaluation::{ClassScores, ConfusionMatrix, Scores};
-pub use folder_evaluation::{FolderEvaluation, MaskFailure, MaskPair, MaskPairs, evaluate_pairs};
+pub use folder_evaluation::{
+    FolderEvaluation, MaskFailure, MaskPair, MaskPairs, PICTURE_FOLDERS, evaluate_pairs,
+};
 pub use label_map::{IGNORE, LabelMap};
 pub use label_png::{MAX_MASK_PIXELS, read_label_png, read_label_png_size, write_label_png};
 pub use picture::{Picture, heat_map, overlay, viridis};

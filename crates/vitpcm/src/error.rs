@@ -16,6 +16,9 @@ pub enum SegmentError {
     /// Score maps and label maps.
     #[error(transparent)]
     Mask(#[from] MaskError),
+    /// The dense CRF.
+    #[error(transparent)]
+    Crf(#[from] dense_crf::Error),
     /// Options that no image can satisfy.
     #[error("{0}")]
     BadOptions(String),

@@ -24,11 +24,14 @@
 
 mod error;
 mod grid_plan;
+mod refinement;
 mod segmentation;
 mod segmenter;
 
 pub use candle_core::Device;
+pub use dense_crf::Params as CrfParams;
 pub use error::SegmentError;
+pub use refinement::refined_label_map;
 pub use segmentation::{RawScores, Segmentation, TagMode};
 pub use segmenter::{Segmenter, SegmenterOptions, Symmetries, Tiling, random_model};
 pub use vitpcm_nets::Storage;
