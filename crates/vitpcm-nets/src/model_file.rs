@@ -116,13 +116,11 @@ impl Model {
     pub fn save(&self, path: impl AsRef<Path>, storage: Storage) -> Result<()> {
         let path = path.as_ref();
         self.info.check()?;
+        let shapes = self.info.network.parameter_shapes();
+        self.parameters.check(&shapes)?;
         let mut tensors = Vec::new();
-        for wanted in self.info.network.parameter_shapes() {
+        for wanted in shapes {
             let tensor = self.parameters.get(&wanted.name)?;
-            if tensor.dims() != wanted.shape {
-                let reason = format!("`{}` is {:?}, expected {:?}", wanted.name, tensor.dims(), wanted.shape);
-                return Err(NetsError::BadConfig { reason });
-            }
             tensors.push((wanted.name, tensor));
         }
         tensors.sort_by(|a, b| a.0.cmp(&b.0));

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use candle_core::{DType, Device, Tensor, Var};
 
 use crate::error::{NetsError, Result};
+use crate::variants::ParameterShape;
 
 /// Tensors by name, in the order of their names.
 #[derive(Debug, Clone, Default)]
@@ -37,6 +38,18 @@ impl Parameters {
     /// All parameters in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// Refuses a store in which a parameter is missing or of another shape.
+    pub(crate) fn check(&self, shapes: &[ParameterShape]) -> Result<()> {
+        for ParameterShape { name, shape } in shapes {
+            let found = self.get(name)?.dims();
+            if found != shape {
+                let reason = format!("the parameter `{name}` is {found:?}; expected {shape:?}");
+                return Err(NetsError::BadConfig { reason });
+            }
+        }
+        Ok(())
     }
 
     /// How many numbers all parameters hold together.

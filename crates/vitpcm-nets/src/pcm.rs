@@ -132,6 +132,7 @@ impl PcmNetwork {
     /// Builds the network; the store must hold all of [`PcmConfig::parameter_shapes`].
     pub fn new(config: &PcmConfig, parameters: &Parameters) -> Result<Self> {
         config.check()?;
+        parameters.check(&config.head_parameter_shapes())?;
         Ok(Self {
             config: config.clone(),
             vit: Vit::new(&config.backbone, parameters)?,

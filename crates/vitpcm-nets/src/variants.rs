@@ -13,7 +13,7 @@ pub const MLP_RATIO: usize = 4;
 pub(crate) const HEAD_WIDTH: usize = 64;
 
 /// The numbers that describe a vision transformer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VitConfig {
     /// Pixels along the side of a patch.
@@ -38,13 +38,7 @@ pub struct VitConfig {
 pub struct Variant {
     /// The name used in flags and files.
     pub name: &'static str,
-    patch: usize,
-    width: usize,
-    depth: usize,
-    heads: usize,
-    registers: usize,
-    layer_scale: bool,
-    position_grid: usize,
+    config: VitConfig,
 }
 
 const fn variant(
@@ -52,7 +46,8 @@ const fn variant(
     [patch, width, depth, heads, registers, position_grid]: [usize; 6],
     layer_scale: bool,
 ) -> Variant {
-    Variant { name, patch, width, depth, heads, registers, layer_scale, position_grid }
+    let config = VitConfig { patch, width, depth, heads, registers, layer_scale, position_grid };
+    Variant { name, config }
 }
 
 /// All variants. Position grids: 384-pixel images for `vit-*` as in the paper, 518-pixel ones for DINOv2.
@@ -91,15 +86,7 @@ impl Variant {
 
     /// Its numbers.
     pub fn config(&self) -> VitConfig {
-        VitConfig {
-            patch: self.patch,
-            width: self.width,
-            depth: self.depth,
-            heads: self.heads,
-            registers: self.registers,
-            layer_scale: self.layer_scale,
-            position_grid: self.position_grid,
-        }
+        self.config
     }
 }
 

@@ -41,11 +41,12 @@ impl Vit {
     /// Builds the transformer on the parameters of a store, whose names are timm's.
     pub fn new(config: &VitConfig, parameters: &Parameters) -> Result<Self> {
         config.check()?;
+        parameters.check(&config.parameter_shapes())?;
         let patch_features = 3 * config.patch * config.patch;
         let patch_weight =
             parameters.get("patch_embed.proj.weight")?.reshape((config.width, patch_features))?;
         Ok(Self {
-            config: config.clone(),
+            config: *config,
             class_token: parameters.get("cls_token")?.clone(),
             register_tokens: match config.registers {
                 0 => None,

@@ -59,7 +59,7 @@ pub(crate) enum Layout {
 }
 
 /// Wrappers that training code leaves around a module's names.
-const WRAPPERS: [&str; 5] = ["module.", "_orig_mod.", "backbone.", "model.", "encoder_q."];
+const WRAPPERS: [&str; 4] = ["module.", "_orig_mod.", "backbone.", "model."];
 const HUGGING_FACE_WRAPPERS: [&str; 4] = ["vit.", "dinov2.", "dinov2_with_registers.", "backbone."];
 
 impl Naming {
