@@ -1,0 +1,90 @@
+//! What a training step takes: views, their geometry and the image's tags. There is no mask here and none can be
+//! put in: that is what makes the training weakly supervised.
+
+use candle_core::{Device, Tensor};
+use vitpcm_data::Tags;
+use vitpcm_data::views::{ViewMaker, Views, merged};
+use vitpcm_nets::Normalisation;
+
+use crate::error::Result;
+
+/// A batch of tagged images as two views each. `S` pixels and `G` patches a side, `K + 1` classes.
+#[derive(Debug, Clone)]
+pub struct TaggedBatch {
+    /// First views, normalised, `[B, 3, S, S]`.
+    pub first_views: Tensor,
+    /// Second views, four a picture in reading order, normalised, `[⌈B/4⌉, 3, S, S]`. Places left in the last picture
+    /// are filled from the batch's start, and do not count in the loss.
+    pub merged_views: Tensor,
+    /// 1 for the classes that are in the image, 0 for the others, `[B, K + 1]`. The background always is.
+    pub tags: Tensor,
+    /// Takes a first view's map to its second view's grid, `[B, (G/2)², G²]`.
+    pub second_from_first: Tensor,
+    /// The images' names, for messages.
+    pub names: Vec<String>,
+}
+
+/// One image on its way into a batch.
+#[derive(Debug, Clone)]
+pub struct TaggedViews {
+    /// Its name, for messages.
+    pub name: String,
+    /// The classes in it.
+    pub tags: Tags,
+    /// Its views.
+    pub views: Views,
+}
+
+impl TaggedBatch {
+    /// Puts images together. At least one.
+    pub fn new(
+        images: &[TaggedViews],
+        maker: &ViewMaker,
+        normalisation: &Normalisation,
+        num_classes: usize,
+        device: &Device,
+    ) -> Result<Self> {
+        let count = images.len();
+        let (grid, side) = (maker.grid, maker.first_side());
+        let mut first_views = Vec::with_capacity(count * 3 * side * side);
+        let mut tags = vec![0f32; count * num_classes];
+        let mut second_from_first = Vec::with_capacity(count * grid.pow(4) / 4);
+        for (image, tags) in images.iter().zip(tags.chunks_exact_mut(num_classes)) {
+            let start = first_views.len();
+            first_views.extend_from_slice(&image.views.first);
+            normalisation.normalise_planes(&mut first_views[start..]);
+            tags[0] = 1.0;
+            image.tags.iter().for_each(|tag| tags[usize::from(tag)] = 1.0);
+            second_from_first.extend(maker.second_from_first(&image.views.geometry));
+        }
+        let num_merged = count.div_ceil(4);
+        let mut merged_views = Vec::with_capacity(num_merged * 3 * side * side);
+        for picture in 0..num_merged {
+            let quarter = |i: usize| images[(4 * picture + i) % count].views.second.as_slice();
+            let mut planes = merged([0, 1, 2, 3].map(quarter), maker.second_side());
+            normalisation.normalise_planes(&mut planes);
+            merged_views.extend(planes);
+        }
+        Ok(Self {
+            first_views: Tensor::from_vec(first_views, (count, 3, side, side), device)?,
+            merged_views: Tensor::from_vec(merged_views, (num_merged, 3, side, side), device)?,
+            tags: Tensor::from_vec(tags, (count, num_classes), device)?,
+            second_from_first: Tensor::from_vec(
+                second_from_first,
+                (count, grid * grid / 4, grid * grid),
+                device,
+            )?,
+            names: images.iter().map(|image| image.name.clone()).collect(),
+        })
+    }
+
+    /// Number of images.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Whether there is no image.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+}

@@ -1,0 +1,556 @@
+//! Every setting of a training run: meaning, unit and origin of its default, the three presets that settle where
+//! paper and released code differ (METHOD.md), and `key=value` changes by dotted keys. Unknown keys are errors.
+
+use serde::{Deserialize, Serialize};
+use vitpcm_data::views::{CropStarts, ViewMaker};
+use vitpcm_data::{Brightness, ColourChange};
+use vitpcm_masks::resampling::Alignment;
+use vitpcm_nets::{DropoutRates, Normalisation, PatchConditioning, PcmConfig, Pooling, VitConfig};
+
+use crate::error::{Result, TrainError};
+
+/// Where paper and released code differ, a preset settles it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    /// What the released code does.
+    Official,
+    /// What the paper's text says.
+    Paper,
+    /// Ours: what measures best.
+    Default,
+    /// A small network from nothing on drawn scenes, in minutes on two cores: see [`TrainConfig::demo`].
+    Demo,
+}
+
+impl Preset {
+    /// Its name in files and flags.
+    pub fn name(self) -> &'static str {
+        match self {
+            Preset::Official => "official",
+            Preset::Paper => "paper",
+            Preset::Default => "default",
+            Preset::Demo => "demo",
+        }
+    }
+}
+
+/// All settings of a training run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainConfig {
+    /// The preset that the settings started from; itself it changes nothing any more.
+    pub preset: Preset,
+    /// Seed of everything random: initial weights, order of images, views, dropout.
+    pub seed: u64,
+    /// The network.
+    pub model: ModelConfig,
+    /// The two views of an image.
+    pub views: ViewsConfig,
+    /// What is minimised.
+    pub losses: LossConfig,
+    /// What is trained when, and how fast.
+    pub schedule: ScheduleConfig,
+    /// How epochs are compared.
+    pub validation: ValidationConfig,
+    /// How images reach the network, and how often the state is saved.
+    pub loader: LoaderConfig,
+}
+
+/// The network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// Name of the ViT (`vit-s16`, `dinov2-s14-reg`, …). `vitpcm train --weights` fills it in from the file.
+    pub backbone: String,
+    /// `hv-bilstm`, or `none` for the ablation: patches learn nothing of each other behind the ViT.
+    pub conditioning: Conditioning,
+    /// Units a direction of the HV-BiLSTM (paper: 192).
+    pub lstm_units: usize,
+    /// From patch scores to tags: `max` (paper), or `top-k`, the mean of the k best patches (our extension).
+    pub pooling: PoolingKind,
+    /// The k of `top-k`.
+    pub top_k: usize,
+    /// Patches along a side of a training image, even. 24 × 16 pixels = 384 (paper); 28 × 14 = 392 for patches of 14.
+    pub grid: usize,
+    /// Patches along a side when the trained model segments. 60 × 16 pixels = 960 (paper).
+    pub inference_grid: usize,
+    /// Standard deviation of the classifier's initial weights (released code: 0.05; paper: 1).
+    pub classifier_std: f32,
+    /// Pixel statistics. Absent: those that the weights expect, or mean and deviation ½.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub normalisation: Option<Normalisation>,
+    /// Share of values dropped in training (released code: 0.1 in the ViT, 0.2 before the LSTM, 0.2 before the
+    /// classifier). Frozen blocks run without dropout: they run once for two passes, of which one has none.
+    pub dropout: DropoutRates,
+}
+
+/// What stands between ViT and classifier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Conditioning {
+    /// The paper's two bidirectional LSTMs.
+    HvBilstm,
+    /// Nothing.
+    None,
+}
+
+/// How patch scores become tags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PoolingKind {
+    /// The best patch.
+    Max,
+    /// The mean of the best `top_k` patches.
+    TopK,
+}
+
+/// The two views of an image.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ViewsConfig {
+    /// Probability that the second view is a crop (0.3 for VOC, 0 for COCO). A crop is a third of the grid wide.
+    pub crop_probability: f32,
+    /// Where crops start: `uniform`, or `clamped` as in the released code, where 36 % stick to the far edge.
+    pub crop_starts: CropStarts,
+    /// Where samples sit when images and maps are scaled: `half-pixel`, or `align-corners` as in the released code,
+    /// which moves patch centres by up to 7.5 pixels.
+    pub alignment: Alignment,
+    /// Changes of colour. The released code's brightness does nothing and nothing is clipped: `brightness_unit =
+    /// "unscaled"` keeps that.
+    pub colour: ColourChange,
+}
+
+/// What is minimised.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossConfig {
+    /// Weight of the multi-label loss `L_MCE` (paper: 1).
+    pub mce_weight: f64,
+    /// Weight of the equivariance loss `L_ET` (paper: 1).
+    pub et_weight: f64,
+    /// Which map teaches which in `L_ET`; `none` leaves the loss out (the ablation row).
+    pub et_target: EtTarget,
+    /// Over what a class's maximum is taken when the target of `main` is conditioned on the tags: `crop`, so that a
+    /// tagged class outside the crop still peaks at 1 (released code), or `whole-grid`.
+    pub et_peak: EtPeak,
+    /// Factor of Σw² of the classifier's weights (released code: 0.01; paper: 0.1).
+    pub classifier_l2: f64,
+}
+
+/// Which map is the target of the equivariance loss. The target has no gradient and no dropout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EtTarget {
+    /// The first view's map teaches the merged view's (released code).
+    Main,
+    /// The merged view's map teaches the first view's (the paper's equation).
+    Merged,
+    /// The mean of both.
+    Symmetric,
+    /// No equivariance loss; the second view is not even looked at.
+    None,
+}
+
+/// Over what a class's maximum is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EtPeak {
+    /// After the crop.
+    Crop,
+    /// Before the crop.
+    WholeGrid,
+}
+
+/// What is trained when, and how fast.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleConfig {
+    /// Epochs in all, warm-up included (released code: 80).
+    pub epochs: usize,
+    /// Epochs with the backbone frozen (released code: 1; paper: 2).
+    pub warmup_epochs: usize,
+    /// Learning rate of the warm-up (1e-3).
+    pub warmup_rate: f64,
+    /// What of the backbone is trained after the warm-up: so many last blocks and the final norm (released code: 5;
+    /// paper: 4), or `"all"` with the embeddings.
+    pub unfreeze: Unfreeze,
+    /// Learning rate after the warm-up (1e-4).
+    pub rate: f64,
+    /// How the rate moves after the warm-up: `constant` (paper) or `cosine`, to zero at the last epoch.
+    pub decay: Decay,
+    /// Steps over which the rate rises linearly after the warm-up; 0 for none (paper). From nothing, a few hundred help.
+    pub ramp_steps: u64,
+    /// Images that go through the network at a time. Second views are merged in fours; a batch that is not a
+    /// multiple of 4 is filled up from its own start.
+    pub batch: usize,
+    /// Images a step: gradients of several batches are averaged (released code: 64, as 16 on each of 4 GPUs).
+    pub effective_batch: usize,
+    /// Adam's decay of the mean gradient.
+    pub adam_beta1: f64,
+    /// Adam's decay of the mean squared gradient.
+    pub adam_beta2: f64,
+    /// Adam's epsilon (Keras' default, 1e-7).
+    pub adam_eps: f64,
+    /// Where epsilon sits: `torch` adds it to the corrected root, `keras` (released code) to the uncorrected one.
+    pub adam_form: AdamForm,
+    /// Decay a step of the average of weights that is validated and kept; 0 takes the weights as they are (paper).
+    pub ema_decay: f64,
+    /// Epochs without a better validation after which training ends (released code: 60).
+    pub patience: usize,
+}
+
+/// What of the backbone is trained after the warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Unfreeze {
+    /// So many last blocks and the final norm.
+    LastBlocks(usize),
+    /// Everything, written `"all"`.
+    Everything(Everything),
+}
+
+/// The word `"all"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Everything {
+    /// All blocks and the embeddings.
+    #[serde(rename = "all")]
+    All,
+}
+
+/// How the rate moves after the warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decay {
+    /// It stays.
+    Constant,
+    /// Half a cosine, to zero.
+    Cosine,
+}
+
+/// Where Adam's epsilon sits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AdamForm {
+    /// rate · m̂ / (√v̂ + eps), with both means corrected for their start (the paper of Adam, PyTorch).
+    Torch,
+    /// rate · √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + eps): epsilon counts for more in the first steps (Keras).
+    Keras,
+}
+
+/// How epochs are compared.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ValidationConfig {
+    /// Validate after every so many epochs, and after the last.
+    pub every_epochs: usize,
+    /// At most so many images, spread evenly over the split.
+    pub max_images: usize,
+    /// Patches along a side; the training grid is quick, the inference grid is exact.
+    pub grid: usize,
+    /// A tag counts as predicted from this probability on.
+    pub tag_threshold: f32,
+    /// So many images are drawn into TensorBoard with heat maps and mask; 0 for none.
+    pub pictures: usize,
+}
+
+/// How images reach the network, and how often the state is saved.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoaderConfig {
+    /// Threads that read and prepare images; 0 for as many as there are cores. Their number changes no pixel.
+    pub threads: usize,
+    /// Images prepared ahead of the network.
+    pub ahead: usize,
+    /// Resized images are kept in memory up to so many megabytes.
+    pub cache_megabytes: usize,
+    /// Save the state also within an epoch, after so many minutes.
+    pub save_minutes: f64,
+}
+
+impl TrainConfig {
+    /// The settings of a preset.
+    pub fn preset(preset: Preset) -> Self {
+        match preset {
+            Preset::Official => Self::official(),
+            Preset::Paper => Self::paper(),
+            Preset::Default => Self::default(),
+            Preset::Demo => Self::demo(),
+        }
+    }
+
+    /// What the released code does.
+    pub fn official() -> Self {
+        Self {
+            preset: Preset::Official,
+            seed: 0,
+            model: ModelConfig {
+                backbone: "vit-s16".to_owned(),
+                conditioning: Conditioning::HvBilstm,
+                lstm_units: 192,
+                pooling: PoolingKind::Max,
+                top_k: 6,
+                grid: 24,
+                inference_grid: 60,
+                classifier_std: 0.05,
+                normalisation: None,
+                dropout: DropoutRates::OFFICIAL,
+            },
+            views: ViewsConfig {
+                crop_probability: 0.3,
+                crop_starts: CropStarts::Clamped,
+                alignment: Alignment::AlignCorners,
+                colour: ColourChange { brightness_unit: Brightness::Unscaled, ..ColourChange::default() },
+            },
+            losses: LossConfig {
+                mce_weight: 1.0,
+                et_weight: 1.0,
+                et_target: EtTarget::Main,
+                et_peak: EtPeak::Crop,
+                classifier_l2: 0.01,
+            },
+            schedule: ScheduleConfig {
+                epochs: 80,
+                warmup_epochs: 1,
+                warmup_rate: 1e-3,
+                unfreeze: Unfreeze::LastBlocks(5),
+                rate: 1e-4,
+                decay: Decay::Constant,
+                ramp_steps: 0,
+                batch: 16,
+                effective_batch: 64,
+                adam_beta1: 0.9,
+                adam_beta2: 0.999,
+                adam_eps: 1e-7,
+                adam_form: AdamForm::Keras,
+                ema_decay: 0.0,
+                patience: 60,
+            },
+            validation: ValidationConfig {
+                every_epochs: 1,
+                max_images: 1500,
+                grid: 60,
+                tag_threshold: 0.5,
+                pictures: 4,
+            },
+            loader: LoaderConfig { threads: 0, ahead: 64, cache_megabytes: 2048, save_minutes: 10.0 },
+        }
+    }
+
+    /// What the paper's text says, and the released code where it is silent.
+    pub fn paper() -> Self {
+        let mut config = Self { preset: Preset::Paper, ..Self::official() };
+        config.model.classifier_std = 1.0;
+        config.losses.et_target = EtTarget::Merged;
+        config.losses.classifier_l2 = 0.1;
+        config.schedule.warmup_epochs = 2;
+        config.schedule.unfreeze = Unfreeze::LastBlocks(4);
+        config
+    }
+
+    /// A small network on drawn scenes of 96 pixels, in minutes on two cores.
+    pub fn demo() -> Self {
+        let mut config = Self { preset: Preset::Demo, ..Self::default() };
+        config.model.backbone = "vit-nano8".to_owned();
+        config.model.grid = 12;
+        config.model.inference_grid = 12;
+        config.validation.grid = 12;
+        config.from_scratch()
+    }
+
+    /// The settings for a network that starts from nothing: everything is trained from the first step, at the rate
+    /// of the warm-up and with a ramp.
+    pub fn from_scratch(mut self) -> Self {
+        self.schedule.warmup_epochs = 0;
+        self.schedule.unfreeze = Unfreeze::Everything(Everything::All);
+        self.schedule.rate = self.schedule.warmup_rate;
+        self.schedule.ramp_steps = 200;
+        self
+    }
+
+    /// `key=value` with a dotted key (`losses.et_target=none`). The value is TOML; what is not is taken as a word.
+    pub fn with(&self, assignment: &str) -> Result<Self> {
+        let bad = |reason: String| TrainError::Config(reason);
+        let (key, text) = assignment.split_once('=').ok_or_else(|| {
+            bad(format!("`{assignment}`: expected key=value, such as losses.et_target=none"))
+        })?;
+        let (key, text) = (key.trim(), text.trim());
+        let value = format!("value = {text}").parse::<toml::Table>().ok();
+        let value = value.and_then(|mut table| table.remove("value")).unwrap_or(toml::Value::from(text));
+        let mut root = toml::Table::try_from(self).map_err(|error| bad(error.to_string()))?;
+        let mut table = &mut root;
+        let mut parts: Vec<&str> = key.split('.').collect();
+        let last = parts.pop().unwrap_or_default();
+        for part in parts {
+            let inner = table.entry(part).or_insert_with(|| toml::Table::new().into());
+            table = inner.as_table_mut().ok_or_else(|| bad(format!("`{key}`: `{part}` has no parts")))?;
+        }
+        table.insert(last.to_owned(), value);
+        let config: Self = root.try_into().map_err(|error: toml::de::Error| {
+            bad(format!("`{key}`: {}", error.message().trim_end_matches(['\n', ' '])))
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Reads settings; a key that is unknown or missing is an error.
+    pub fn from_toml(text: &str) -> Result<Self> {
+        let config: Self = toml::from_str(text).map_err(|error| TrainError::Config(error.to_string()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The settings as they are kept with a run.
+    pub fn to_toml(&self) -> Result<String> {
+        toml::to_string_pretty(self).map_err(|error| TrainError::Config(error.to_string()))
+    }
+
+    /// Refuses settings that no run can have.
+    pub fn check(&self) -> Result<()> {
+        let (model, schedule, views) = (&self.model, &self.schedule, &self.views);
+        let share = |value: f32| (0.0..=1.0).contains(&value);
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        let not_negative = |value: f64| value.is_finite() && value >= 0.0;
+        let dropout = [model.dropout.backbone, model.dropout.conditioning, model.dropout.classifier];
+        let losses = [self.losses.mce_weight, self.losses.et_weight, self.losses.classifier_l2];
+        let rules = [
+            (
+                model.grid >= 4 && model.grid.is_multiple_of(2) && model.grid <= 256,
+                "model.grid: an even number from 4 to 256",
+            ),
+            ((1..=256).contains(&model.inference_grid), "model.inference_grid: 1 to 256"),
+            ((1..=256).contains(&self.validation.grid), "validation.grid: 1 to 256"),
+            (model.top_k >= 1, "model.top_k: at least 1"),
+            (positive(model.classifier_std.into()), "model.classifier_std: a positive number"),
+            (dropout.iter().all(|rate| (0.0..1.0).contains(rate)), "model.dropout: shares from 0 to below 1"),
+            (share(views.crop_probability), "views.crop_probability: 0 to 1"),
+            (share(views.colour.grey_probability), "views.colour.grey_probability: 0 to 1"),
+            (losses.into_iter().all(not_negative), "losses: weights of 0 or more"),
+            (schedule.epochs >= 1, "schedule.epochs: at least 1"),
+            (schedule.batch >= 1, "schedule.batch: at least 1"),
+            (schedule.effective_batch >= schedule.batch, "schedule.effective_batch: at least schedule.batch"),
+            (positive(schedule.warmup_rate) && positive(schedule.rate), "schedule: rates above 0"),
+            ((0.0..1.0).contains(&schedule.adam_beta1), "schedule.adam_beta1: 0 to below 1"),
+            ((0.0..1.0).contains(&schedule.adam_beta2), "schedule.adam_beta2: 0 to below 1"),
+            (positive(schedule.adam_eps), "schedule.adam_eps: above 0"),
+            ((0.0..1.0).contains(&schedule.ema_decay), "schedule.ema_decay: 0 to below 1"),
+            (schedule.patience >= 1, "schedule.patience: at least 1"),
+            (self.validation.every_epochs >= 1, "validation.every_epochs: at least 1"),
+            (share(self.validation.tag_threshold), "validation.tag_threshold: 0 to 1"),
+            (positive(self.loader.save_minutes), "loader.save_minutes: above 0"),
+        ];
+        match rules.into_iter().find(|(is_met, _)| !is_met) {
+            Some((_, rule)) => Err(TrainError::Config(format!("expected {rule}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The description of the network, for a backbone and `num_classes` classes with the background.
+    pub fn network(&self, backbone: VitConfig, num_classes: usize) -> PcmConfig {
+        PcmConfig {
+            backbone,
+            num_classes,
+            conditioning: match self.model.conditioning {
+                Conditioning::HvBilstm => PatchConditioning::HvBilstm { units: self.model.lstm_units },
+                Conditioning::None => PatchConditioning::None,
+            },
+            pooling: match self.model.pooling {
+                PoolingKind::Max => Pooling::Max,
+                PoolingKind::TopK => Pooling::TopK { k: self.model.top_k },
+            },
+        }
+    }
+
+    /// How views are made for patches of so many pixels: a crop is a third of the grid (8 of 24 in the paper).
+    pub fn view_maker(&self, patch: usize) -> ViewMaker {
+        let grid = self.model.grid;
+        ViewMaker {
+            grid,
+            patch,
+            crop_probability: self.views.crop_probability,
+            crop_side: ((grid as f64 / 3.0).round() as usize).max(1),
+            crop_starts: self.views.crop_starts,
+            alignment: self.views.alignment,
+            colour: self.views.colour,
+        }
+    }
+}
+
+/// Ours: as the released code except where METHOD.md says otherwise, for data sets of any size on one machine.
+impl Default for TrainConfig {
+    fn default() -> Self {
+        let mut config = Self { preset: Preset::Default, ..Self::official() };
+        config.views.crop_starts = CropStarts::Uniform;
+        config.views.alignment = Alignment::HalfPixel;
+        config.views.colour.brightness_unit = Brightness::Scaled;
+        config.losses.et_peak = EtPeak::WholeGrid;
+        config.schedule.epochs = 20;
+        config.schedule.decay = Decay::Cosine;
+        config.schedule.effective_batch = 16;
+        config.schedule.adam_form = AdamForm::Torch;
+        config.schedule.ema_decay = 0.998;
+        config.validation.grid = config.model.grid;
+        config.validation.max_images = 500;
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_survives_its_file() {
+        for preset in [Preset::Official, Preset::Paper, Preset::Default, Preset::Demo] {
+            let config = TrainConfig::preset(preset);
+            config.check().unwrap();
+            assert_eq!(config.preset, preset);
+            assert_eq!(TrainConfig::from_toml(&config.to_toml().unwrap()).unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn dotted_keys_change_settings() {
+        let config = TrainConfig::default();
+        for assignment in [
+            "losses.et_target=none",
+            "losses.et_weight=2",
+            "model.conditioning = none",
+            "model.pooling=top-k",
+            "model.dropout.backbone=0",
+            "schedule.unfreeze=all",
+            "schedule.unfreeze=3",
+            "schedule.rate=3e-4",
+            "views.alignment=align-corners",
+            "views.colour.contrast=[0.8, 1.2]",
+            "model.normalisation={ mean = [0.5, 0.5, 0.5], std = [0.25, 0.25, 0.25] }",
+        ] {
+            let changed = config.with(assignment).unwrap_or_else(|error| panic!("{assignment}: {error}"));
+            assert_ne!(changed, config, "{assignment}");
+        }
+        assert_eq!(config.with("losses.et_target=none").unwrap().losses.et_target, EtTarget::None);
+    }
+
+    #[test]
+    fn unknown_keys_and_impossible_values_are_refused_with_the_key() {
+        for (assignment, part) in [
+            ("losses.et_targt=none", "et_targt"),
+            ("losses.et_target=sideways", "sideways"),
+            ("loses.et_target=none", "loses"),
+            ("model.grid=23", "model.grid"),
+            ("seed.x=1", "seed"),
+            ("schedule.rate", "key=value"),
+            ("schedule.effective_batch=4", "effective_batch"),
+            ("schedule.rate=nan", "rates"),
+        ] {
+            let message = TrainConfig::default().with(assignment).unwrap_err().to_string();
+            assert!(message.contains(part), "{assignment}: {message}");
+        }
+    }
+
+    #[test]
+    fn the_papers_views_are_384_and_192_pixels_with_crops_of_128() {
+        let maker = TrainConfig::official().view_maker(16);
+        assert_eq!((maker.first_side(), maker.second_side(), maker.crop_side * maker.patch), (384, 192, 128));
+    }
+}

@@ -1,0 +1,236 @@
+//! One training step: frozen blocks once and without a graph, the training pass and the target pass from there, the
+//! losses, and the gradients of one or several batches. It takes a type without masks; the optimiser is left to the
+//! loop.
+
+use candle_core::{Tensor, Var};
+use vitpcm_nets::patch_classifier::CLASSIFIER_WEIGHT;
+use vitpcm_nets::{Dropout, Mode, Parameters, PcmConfig, PcmNetwork, PcmOutput, Tokens};
+
+use crate::batch::TaggedBatch;
+use crate::config::{EtTarget, LossConfig};
+use crate::error::Result;
+use crate::losses;
+use crate::schedule::Trained;
+
+/// The network as it is trained: some parameters are variables, the others constants.
+#[derive(Debug)]
+pub struct PcmStep {
+    config: PcmConfig,
+    losses: LossConfig,
+    trained: Trained,
+    parameters: Parameters,
+    /// Built on the variables: its passes leave a graph.
+    network: PcmNetwork,
+    /// The same values without a graph, for targets.
+    constant_network: PcmNetwork,
+    classifier_weight: Tensor,
+    variables: Vec<(String, Var)>,
+}
+
+/// The losses of a step, each without its weight, and their weighted sum.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct StepLosses {
+    /// `L_MCE`.
+    pub mce: f32,
+    /// `L_ET`; 0 where it is left out.
+    pub et: f32,
+    /// The penalty on the classifier, with its factor.
+    pub l2: f32,
+    /// What is minimised.
+    pub total: f32,
+}
+
+impl StepLosses {
+    /// Whether all of them are numbers.
+    pub fn are_finite(&self) -> bool {
+        [self.mce, self.et, self.l2, self.total].iter().all(|loss| loss.is_finite())
+    }
+
+    fn add(&mut self, share: f32, other: &StepLosses) {
+        self.mce += share * other.mce;
+        self.et += share * other.et;
+        self.l2 += share * other.l2;
+        self.total += share * other.total;
+    }
+}
+
+/// The losses of one batch, with their graph.
+struct LossTensors {
+    mce: Tensor,
+    et: Option<Tensor>,
+    l2: Tensor,
+    total: Tensor,
+}
+
+impl PcmStep {
+    /// Makes variables of the parameters that are trained now.
+    pub fn new(
+        config: &PcmConfig,
+        losses: &LossConfig,
+        trained: Trained,
+        mut parameters: Parameters,
+    ) -> Result<Self> {
+        let depth = config.backbone.depth;
+        let variables = parameters.make_trainable(|name| trained.includes(name, depth))?;
+        let constants: Parameters =
+            parameters.iter().map(|(name, tensor)| (name.to_owned(), tensor.detach())).collect();
+        Ok(Self {
+            network: PcmNetwork::new(config, &parameters)?,
+            constant_network: PcmNetwork::new(config, &constants)?,
+            classifier_weight: parameters.get(CLASSIFIER_WEIGHT)?.clone(),
+            config: config.clone(),
+            losses: losses.clone(),
+            trained,
+            parameters,
+            variables,
+        })
+    }
+
+    /// The parameters that are trained, in the order of their names.
+    pub fn variables(&self) -> &[(String, Var)] {
+        &self.variables
+    }
+
+    /// All parameters as they are now, without a graph. They change with the next step: copy them to keep them.
+    pub fn parameters(&self) -> Parameters {
+        self.parameters.iter().map(|(name, tensor)| (name.to_owned(), tensor.detach())).collect()
+    }
+
+    /// The losses and the gradient of every variable, averaged over all images of all batches: several batches give
+    /// the same as one large batch (up to rounding, and to dropout, which draws anew for each).
+    pub fn gradients(
+        &self,
+        batches: &[TaggedBatch],
+        dropout: &mut Dropout,
+    ) -> Result<(StepLosses, Vec<Tensor>)> {
+        let num_images: usize = batches.iter().map(TaggedBatch::len).sum();
+        let mut sums: Option<Vec<Tensor>> = None;
+        let mut losses = StepLosses::default();
+        for batch in batches {
+            let share = batch.len() as f64 / num_images as f64;
+            let tensors = self.loss_tensors(batch, dropout)?;
+            let store = (&tensors.total * share)?.backward()?;
+            let gradient = |(_, variable): &(String, Var)| match store.get(variable.as_tensor()) {
+                Some(gradient) => Ok(gradient.detach()),
+                // A parameter that has no part in the losses stays where it is.
+                None => Ok(variable.as_tensor().zeros_like()?),
+            };
+            let gradients = self.variables.iter().map(gradient).collect::<Result<Vec<_>>>()?;
+            sums = Some(match sums {
+                None => gradients,
+                Some(sums) => sums
+                    .iter()
+                    .zip(&gradients)
+                    .map(|(sum, more)| sum + more)
+                    .collect::<candle_core::Result<_>>()?,
+            });
+            losses.add(share as f32, &tensors.values()?);
+        }
+        Ok((losses, sums.unwrap_or_default()))
+    }
+
+    /// The losses of a batch without dropout and without a gradient: what validation without masks compares.
+    pub fn validation_losses(&self, batch: &TaggedBatch) -> Result<StepLosses> {
+        let pixels = match self.losses.et_target {
+            EtTarget::None => batch.first_views.clone(),
+            _ => Tensor::cat(&[&batch.first_views, &batch.merged_views], 0)?,
+        };
+        let output = self.constant_network.forward(&pixels, &mut Mode::Inference)?;
+        self.losses_of(batch, &output, || Ok(output.scores_on_grid.clone()))?.values()
+    }
+
+    fn loss_tensors(&self, batch: &TaggedBatch, dropout: &mut Dropout) -> Result<LossTensors> {
+        // Both views go through the network as one batch: [B + ⌈B/4⌉, 3, S, S].
+        let pixels = match self.losses.et_target {
+            EtTarget::None => batch.first_views.clone(),
+            _ => Tensor::cat(&[&batch.first_views, &batch.merged_views], 0)?,
+        };
+        let tokens = match self.trained.num_frozen_blocks(self.config.backbone.depth) {
+            Some(num_blocks) => self.constant_network.run_frozen_blocks(&pixels, num_blocks)?,
+            None => self.network.vit().embed(&pixels)?,
+        };
+        let rates = dropout.rates;
+        let output = self.network.continue_from(&tokens, &mut Mode::Training(dropout))?;
+        self.losses_of(batch, &output, || {
+            if rates.backbone <= 0.0 && rates.conditioning <= 0.0 && rates.classifier <= 0.0 {
+                // Without dropout the target pass would compute the training pass again.
+                return Ok(output.scores_on_grid.detach());
+            }
+            let tokens = Tokens { values: tokens.values.detach(), ..tokens.clone() };
+            let output = self.constant_network.continue_from(&tokens, &mut Mode::Inference)?;
+            Ok(output.scores_on_grid)
+        })
+    }
+
+    /// `target_maps` gives the maps of first and merged views without dropout and without gradient.
+    fn losses_of(
+        &self,
+        batch: &TaggedBatch,
+        output: &PcmOutput,
+        target_maps: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<LossTensors> {
+        let num_images = batch.len();
+        let mce = losses::multi_label_loss(&output.tag_probabilities.narrow(0, 0, num_images)?, &batch.tags)?;
+        let l2 = (losses::classifier_penalty(&self.classifier_weight)? * self.losses.classifier_l2)?;
+        let mut total = ((&mce * self.losses.mce_weight)? + &l2)?;
+
+        let et = match self.losses.et_target {
+            EtTarget::None => None,
+            target => {
+                let targets = target_maps()?;
+                let to_second = || self.from_first(batch, &output.scores_on_grid, &targets);
+                let to_first = || self.from_merged(batch, &output.scores_on_grid, &targets);
+                Some(match target {
+                    EtTarget::Main => to_second()?,
+                    EtTarget::Merged => to_first()?,
+                    EtTarget::Symmetric | EtTarget::None => ((to_second()? + to_first()?)? * 0.5)?,
+                })
+            }
+        };
+        if let Some(et) = &et {
+            total = (total + (et * self.losses.et_weight)?)?;
+        }
+        Ok(LossTensors { mce, et, l2, total })
+    }
+
+    /// The first view's map teaches the merged view's.
+    fn from_first(&self, batch: &TaggedBatch, maps: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        let first = first_maps(targets, batch.len())?;
+        let target =
+            losses::target_from_first(&first, &batch.second_from_first, &batch.tags, self.losses.et_peak)?;
+        losses::equivariance_loss(&target, &second_maps(maps, batch.len())?)
+    }
+
+    /// The merged view's map, conditioned on the tags, teaches the first view's, cropped, scaled and flipped alike.
+    fn from_merged(&self, batch: &TaggedBatch, maps: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        let second = second_maps(targets, batch.len())?;
+        let target = losses::conditioned(&second, &batch.tags, &second.max(1)?)?;
+        let first = first_maps(maps, batch.len())?;
+        losses::equivariance_loss(&target, &batch.second_from_first.matmul(&first)?)
+    }
+}
+
+impl LossTensors {
+    fn values(&self) -> Result<StepLosses> {
+        let value = |tensor: &Tensor| tensor.to_scalar::<f32>();
+        let et = self.et.as_ref().map(value).transpose()?.unwrap_or(0.0);
+        Ok(StepLosses { mce: value(&self.mce)?, et, l2: value(&self.l2)?, total: value(&self.total)? })
+    }
+}
+
+/// Maps of all pictures `[B + M, G, G, C]` to those of the first views, `[B, G², C]`.
+fn first_maps(maps: &Tensor, num_images: usize) -> Result<Tensor> {
+    Ok(maps.narrow(0, 0, num_images)?.flatten(1, 2)?)
+}
+
+/// Maps of all pictures `[B + M, G, G, C]` to those of the second views, taken apart again, `[B, (G/2)², C]`.
+fn second_maps(maps: &Tensor, num_images: usize) -> Result<Tensor> {
+    let (num_pictures, grid, _, classes) = maps.dims4()?;
+    let (num_merged, half) = (num_pictures - num_images, grid / 2);
+    let quarters = maps
+        .narrow(0, num_images, num_merged)?
+        .reshape(vec![num_merged, 2, half, 2, half, classes])?
+        .permute(vec![0, 1, 3, 2, 4, 5])?
+        .reshape((4 * num_merged, half * half, classes))?;
+    Ok(quarters.narrow(0, 0, num_images)?)
+}
