@@ -15,7 +15,8 @@ use dense_crf::{Compatibility, DenseCrf, Layout, Normalization};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (paths, keys) = arguments.split_at_checked(6).ok_or("usage: WIDTH HEIGHT CLASSES IMAGE UNARY OUT [key=value…]")?;
+    let (paths, keys) =
+        arguments.split_at_checked(6).ok_or("usage: WIDTH HEIGHT CLASSES IMAGE UNARY OUT [key=value…]")?;
     let keys: HashMap<&str, &str> = keys.iter().filter_map(|argument| argument.split_once('=')).collect();
     let [width, height, num_classes] = [0, 1, 2].map(|i| paths[i].parse::<usize>());
     let (width, height, num_classes) = (width?, height?, num_classes?);
@@ -40,7 +41,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => Compatibility::Potts(weight),
         Some(costs) => {
             let costs = costs.iter().map(|cost| cost * weight).collect();
-            if keys.contains_key("matrix") { Compatibility::Matrix(costs) } else { Compatibility::Diagonal(costs) }
+            if keys.contains_key("matrix") {
+                Compatibility::Matrix(costs)
+            } else {
+                Compatibility::Diagonal(costs)
+            }
         }
     };
     let (iterations, repeat) = (number("iterations", 10)?, number("repeat", 1)?);
@@ -54,7 +59,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         if bilateral[0] != 0.0 {
             let sigma_rgb = [bilateral[2]; 3];
-            crf.add_bilateral(&image, [bilateral[1]; 2], &sigma_rgb, compatibility(bilateral[0]), normalization)?;
+            crf.add_bilateral(
+                &image,
+                [bilateral[1]; 2],
+                &sigma_rgb,
+                compatibility(bilateral[0]),
+                normalization,
+            )?;
         }
         let built = start.elapsed().as_secs_f64();
         if keys.contains_key("labels") {
@@ -65,7 +76,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let marginals = crf.infer(iterations);
         println!("{:.6} {built:.6} {:?}", start.elapsed().as_secs_f64(), vertices(&crf));
         if paths[5] != "-" {
-            let bytes: Vec<u8> = marginals.to_class_major().iter().flat_map(|value| value.to_ne_bytes()).collect();
+            let bytes: Vec<u8> =
+                marginals.to_class_major().iter().flat_map(|value| value.to_ne_bytes()).collect();
             std::fs::write(&paths[5], bytes)?;
         }
     }

@@ -1,9 +1,11 @@
 //! Sums the tiles' rows into lattice vertices and blurs along the d+1 lattice axes. Values are rows of `lanes` numbers, one
 //! a class; every loop over lanes has a length known at compile time for up to 32 classes, so that it becomes vector code.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
-use crate::lattice::{LINE_START, Lattice};
+use crate::lattice::Lattice;
 
 /// Vertices that one task handles: enough work for a task, little enough for the first-level cache.
 const CHUNK: usize = 512;
@@ -62,20 +64,23 @@ pub(crate) fn blur(lattice: &Lattice, values: &mut LatticeValues, lanes: usize) 
 fn blur_lanes<const L: usize>(lattice: &Lattice, values: &mut LatticeValues, lanes: usize) {
     let lanes = if L == 0 { lanes } else { L };
     let LatticeValues { rows, vertices } = values;
-    // The buffers swap roles with every axis and the result must end in `vertices`: with an odd number of axes the sum is
-    // fused with the blur along the first, with an even number it is a pass of its own.
-    let mut orders = lattice.orders.iter();
-    if lattice.orders.len() % 2 == 1 {
-        let first = orders.next().map_or(&[][..], Vec::as_slice);
-        sum_and_blur_rows::<L>(lattice, rows, first, vertices, lanes);
-    } else {
-        sum_rows::<L>(lattice, rows, vertices, lanes);
-    }
+    sum_rows::<L>(lattice, rows, vertices, lanes);
     let (mut source, mut target) = (vertices, rows);
-    for order in orders {
-        blur_axis::<L>(source, order, target, lanes);
+    for group in axis_groups(lattice.neighbors.len()) {
+        match &lattice.neighbors[group] {
+            [neighbors] => blur_axis::<L>(source, neighbors, target, lanes),
+            [first, second] => blur_two_axes::<L>(source, first, second, target, lanes),
+            _ => unreachable!("groups hold one axis or two"),
+        }
         std::mem::swap(&mut source, &mut target);
     }
+}
+
+/// Axes that are blurred in one pass, one or two of them. Two save the memory traffic of a pass and repeat some sums, which costs less. The
+/// number of groups is even, so that the result ends in the buffer that it began in.
+fn axis_groups(num_axes: usize) -> impl Iterator<Item = Range<usize>> {
+    let num_groups = num_axes.div_ceil(2).next_multiple_of(2);
+    (0..num_groups).map(move |group| group * num_axes / num_groups..(group + 1) * num_axes / num_groups)
 }
 
 /// The sum of a vertex's rows.
@@ -98,73 +103,87 @@ fn sum_rows<const L: usize>(lattice: &Lattice, rows: &[f32], vertices: &mut [f32
     let (vertices, zeros) = vertices.split_at_mut(lattice.num_vertices() * lanes);
     zeros[..lanes].fill(0.0);
     vertices.par_chunks_mut(CHUNK * lanes).enumerate().for_each(|(chunk, out)| {
+        let lanes = if L == 0 { lanes } else { L };
         for (i, out) in out.chunks_exact_mut(lanes).enumerate() {
             sum_into::<L>(lattice, rows, chunk * CHUNK + i, out, lanes);
         }
     });
 }
 
-fn sum_and_blur_rows<const L: usize>(
-    lattice: &Lattice,
-    rows: &[f32],
-    order: &[u32],
-    vertices: &mut [f32],
+fn blur_axis<const L: usize>(source: &[f32], neighbors: &[[u32; 2]], target: &mut [f32], lanes: usize) {
+    let lanes = if L == 0 { lanes } else { L };
+    let num_vertices = neighbors.len() - 1;
+    let (target, zeros) = target.split_at_mut(num_vertices * lanes);
+    zeros[..lanes].fill(0.0);
+    target.par_chunks_mut(CHUNK * lanes).enumerate().for_each(|(chunk, out)| {
+        let lanes = if L == 0 { lanes } else { L };
+        for (vertex, out) in (chunk * CHUNK..).zip(out.chunks_exact_mut(lanes)) {
+            let taps = Taps::<L>::at(source, neighbors, vertex, lanes);
+            for lane in 0..lanes {
+                out[lane] = taps.blurred(lane);
+            }
+        }
+    });
+}
+
+fn blur_two_axes<const L: usize>(
+    source: &[f32],
+    first: &[[u32; 2]],
+    second: &[[u32; 2]],
+    target: &mut [f32],
     lanes: usize,
 ) {
     let lanes = if L == 0 { lanes } else { L };
-    let num_vertices = lattice.num_vertices();
-    let (vertices, zeros) = vertices.split_at_mut(num_vertices * lanes);
+    let num_vertices = first.len() - 1;
+    let (target, zeros) = target.split_at_mut(num_vertices * lanes);
     zeros[..lanes].fill(0.0);
-    // Axis 0 refers to its own layout, so the neighbours of a chunk are the vertices just before and behind it.
-    vertices.par_chunks_mut(CHUNK * lanes).enumerate().for_each_init(
-        || vec![0.0; (CHUNK + 2) * lanes],
-        |sums, (chunk, out)| {
-            let begin = chunk * CHUNK;
-            let end = begin + out.len() / lanes;
-            for vertex in begin.saturating_sub(1)..(end + 1).min(num_vertices) {
-                let sum = &mut sums[(vertex + 1 - begin) * lanes..][..lanes];
-                sum_into::<L>(lattice, rows, vertex, sum, lanes);
-            }
-            for (i, out) in out.chunks_exact_mut(lanes).enumerate() {
-                let vertex = begin + i;
-                let before = if order[vertex] & LINE_START == 0 { 0.5 } else { 0.0 };
-                let behind = match order.get(vertex + 1) {
-                    Some(entry) if entry & LINE_START == 0 => 0.5,
-                    _ => 0.0,
-                };
-                let taps = &sums[i * lanes..][..3 * lanes];
-                for lane in 0..lanes {
-                    out[lane] = taps[lanes + lane] + (before * taps[lane] + behind * taps[2 * lanes + lane]);
-                }
-            }
-        },
-    );
-}
-
-fn blur_axis<const L: usize>(source: &[f32], order: &[u32], target: &mut [f32], lanes: usize) {
-    let lanes = if L == 0 { lanes } else { L };
-    let zeros = order.len() as u32;
-    let (target, target_zeros) = target.split_at_mut(order.len() * lanes);
-    target_zeros[..lanes].fill(0.0);
     target.par_chunks_mut(CHUNK * lanes).enumerate().for_each(|(chunk, out)| {
-        let begin = chunk * CHUNK;
-        let num_out = out.len() / lanes;
-        let position_at = |i: usize| order.get(i).map_or(zeros | LINE_START, |&entry| entry);
-        let mut before = if begin == 0 { zeros } else { position_at(begin - 1) & !LINE_START };
-        let mut here = position_at(begin);
-        for (i, out) in out.chunks_exact_mut(lanes).enumerate().take(num_out) {
-            let behind = position_at(begin + i + 1);
-            let at_before = if here & LINE_START == 0 { before } else { zeros };
-            let at_behind = if behind & LINE_START == 0 { behind } else { zeros };
-            let at_here = here & !LINE_START;
-            let tap_before = &source[at_before as usize * lanes..][..lanes];
-            let tap_here = &source[at_here as usize * lanes..][..lanes];
-            let tap_behind = &source[at_behind as usize * lanes..][..lanes];
+        let lanes = if L == 0 { lanes } else { L };
+        for (vertex, out) in (chunk * CHUNK..).zip(out.chunks_exact_mut(lanes)) {
+            let [before, behind] = second[vertex];
+            let here = Taps::<L>::at(source, first, vertex, lanes);
+            let before = Taps::<L>::at(source, first, before as usize, lanes);
+            let behind = Taps::<L>::at(source, first, behind as usize, lanes);
             for lane in 0..lanes {
-                out[lane] = tap_here[lane] + 0.5 * (tap_before[lane] + tap_behind[lane]);
+                out[lane] = here.blurred(lane) + 0.5 * (before.blurred(lane) + behind.blurred(lane));
             }
-            before = at_here;
-            here = behind;
         }
     });
+}
+
+/// A vertex and its two neighbours along an axis.
+struct Taps<'a, const L: usize> {
+    before: &'a [f32],
+    here: &'a [f32],
+    behind: &'a [f32],
+}
+
+impl<'a, const L: usize> Taps<'a, L> {
+    #[inline(always)]
+    fn at(values: &'a [f32], neighbors: &[[u32; 2]], vertex: usize, lanes: usize) -> Self {
+        let lanes = if L == 0 { lanes } else { L };
+        let row = |vertex: usize| &values[vertex * lanes..][..lanes];
+        let [before, behind] = neighbors[vertex];
+        Self { before: row(before as usize), here: row(vertex), behind: row(behind as usize) }
+    }
+
+    #[inline(always)]
+    fn blurred(&self, lane: usize) -> f32 {
+        self.here[lane] + 0.5 * (self.before[lane] + self.behind[lane])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_axes_are_even_in_number_and_cover_all_axes() {
+        for num_axes in 2..=16 {
+            let groups: Vec<Range<usize>> = axis_groups(num_axes).collect();
+            assert_eq!(groups.len() % 2, 0);
+            assert!(groups.iter().all(|group| (1..=2).contains(&group.len())), "{groups:?}");
+            assert!(groups.iter().cloned().flatten().eq(0..num_axes), "{groups:?}");
+        }
+    }
 }

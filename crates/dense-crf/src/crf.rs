@@ -53,7 +53,14 @@ impl DenseCrf {
         }
         let present = classes_where(num_classes, probabilities, layout, |p| p > floor);
         let log_probability = |p: f32| p.clamp(floor, floor.max(1.0)).ln();
-        Ok(Self::new(width, height, num_classes, present, |index| log_probability(probabilities[index]), layout))
+        Ok(Self::new(
+            width,
+            height,
+            num_classes,
+            present,
+            |index| log_probability(probabilities[index]),
+            layout,
+        ))
     }
 
     /// A CRF with the given unary energies (negative log-likelihoods), `num_classes × height × width` values in the given
@@ -73,12 +80,14 @@ impl DenseCrf {
         if let Some(index) = energies.par_iter().position_first(bad) {
             return Err(Error::NotFinite { what: "energies", index, value: energies[index] });
         }
-        let num_pixels = width * height;
-        let impossible = |pixel: &usize| {
-            (0..num_classes).all(|class| energies[layout.index(num_classes, num_pixels, class, *pixel)].is_infinite())
-        };
-        if let Some(pixel) = (0..num_pixels).into_par_iter().find_first(impossible) {
-            return Err(Error::NoPossibleClass { pixel });
+        if energies.par_iter().any(|energy| energy.is_infinite()) {
+            let num_pixels = width * height;
+            let energy = |class, pixel| energies[layout.index(num_classes, num_pixels, class, pixel)];
+            let impossible =
+                |pixel: &usize| (0..num_classes).all(|class| energy(class, *pixel).is_infinite());
+            if let Some(pixel) = (0..num_pixels).into_par_iter().find_first(impossible) {
+                return Err(Error::NoPossibleClass { pixel });
+            }
         }
         let present = classes_where(num_classes, energies, layout, |energy| energy < f32::INFINITY);
         Ok(Self::new(width, height, num_classes, present, |index| -energies[index], layout))
@@ -98,10 +107,14 @@ impl DenseCrf {
         let num_pixels = width * height;
         let mut logits = vec![f32::NEG_INFINITY; num_pixels * lanes];
         tiles.split_mut(&mut logits, lanes).into_par_iter().enumerate().for_each(|(tile, logits)| {
-            let pixels = tiles.runs(tile).flatten();
-            for (row, pixel) in logits.chunks_exact_mut(lanes).zip(pixels) {
-                for (value, &class) in row.iter_mut().zip(&classes) {
-                    *value = logit_at(layout.index(num_classes, num_pixels, class, pixel));
+            let mut rest = logits;
+            for run in tiles.runs(tile) {
+                let (rows, tail) = rest.split_at_mut(run.len() * lanes);
+                rest = tail;
+                for (lane, &class) in classes.iter().enumerate() {
+                    for (row, pixel) in rows.chunks_exact_mut(lanes).zip(run.clone()) {
+                        row[lane] = logit_at(layout.index(num_classes, num_pixels, class, pixel));
+                    }
                 }
             }
         });
@@ -178,7 +191,8 @@ impl DenseCrf {
     pub fn infer(&self, iterations: usize) -> Marginals {
         let mut values = vec![0.0; self.width * self.height * self.num_classes];
         let sinks = self.runs_of_tiles(&mut values, self.num_classes);
-        self.mean_field().run(iterations, sinks.into_iter().map(|runs| ToMarginals { crf: self, runs }).collect());
+        self.mean_field()
+            .run(iterations, sinks.into_iter().map(|runs| ToMarginals { crf: self, runs }).collect());
         Marginals::new(self.width, self.height, self.num_classes, values)
     }
 
@@ -188,7 +202,8 @@ impl DenseCrf {
     pub fn infer_labels(&self, iterations: usize) -> Vec<u16> {
         let mut labels = vec![0; self.width * self.height];
         let sinks = self.runs_of_tiles(&mut labels, 1);
-        self.mean_field().run(iterations, sinks.into_iter().map(|runs| ToLabels { crf: self, runs }).collect());
+        self.mean_field()
+            .run(iterations, sinks.into_iter().map(|runs| ToLabels { crf: self, runs }).collect());
         labels
     }
 
@@ -205,7 +220,8 @@ impl DenseCrf {
     }
 
     fn mean_field(&self) -> MeanField<'_> {
-        let potential = |term: &Term| Potential::new(&term.compatibility, &self.classes, self.num_classes, self.lanes);
+        let potential =
+            |term: &Term| Potential::new(&term.compatibility, &self.classes, self.num_classes, self.lanes);
         MeanField {
             tiles: &self.tiles,
             logits: &self.logits,
@@ -223,7 +239,9 @@ impl DenseCrf {
         let starts: Vec<usize> =
             tiles_by_start.iter().map(|&(start, _)| start).chain([self.width * self.height]).collect();
         let mut runs: Vec<Vec<&mut [T]>> = (0..self.tiles.len()).map(|_| Vec::new()).collect();
-        for (run, &(_, tile)) in crate::tiles::split_at_starts(values, &starts, stride).into_iter().zip(&tiles_by_start) {
+        for (run, &(_, tile)) in
+            crate::tiles::split_at_starts(values, &starts, stride).into_iter().zip(&tiles_by_start)
+        {
             runs[tile].push(run);
         }
         runs
@@ -282,7 +300,8 @@ fn check_shape(
         return Err(Error::TooLarge { what: "the number of classes", got: num_classes, limit });
     }
     let limit = i32::MAX as usize;
-    let expected = width.checked_mul(height).filter(|&pixels| pixels <= limit).map(|pixels| pixels * num_classes);
+    let expected =
+        width.checked_mul(height).filter(|&pixels| pixels <= limit).map(|pixels| pixels * num_classes);
     match expected {
         None => {
             let got = width.saturating_mul(height);
@@ -296,7 +315,12 @@ fn check_shape(
 }
 
 /// The classes for which some pixel's value fulfils a condition.
-fn classes_where(num_classes: usize, values: &[f32], layout: Layout, holds: impl Fn(f32) -> bool + Sync) -> Vec<usize> {
+fn classes_where(
+    num_classes: usize,
+    values: &[f32],
+    layout: Layout,
+    holds: impl Fn(f32) -> bool + Sync,
+) -> Vec<usize> {
     let num_pixels = values.len() / num_classes;
     (0..num_classes)
         .into_par_iter()

@@ -6,7 +6,9 @@
 #[non_exhaustive]
 pub enum Error {
     /// The image has no pixels or there are no classes.
-    #[error("a CRF needs at least one pixel and one class, got {width}×{height} pixels and {num_classes} classes")]
+    #[error(
+        "a CRF needs at least one pixel and one class, got {width}×{height} pixels and {num_classes} classes"
+    )]
     Empty {
         /// Image width in pixels.
         width: usize,
@@ -68,7 +70,9 @@ pub enum Error {
         dimension: usize,
     },
     /// The features, in units of their standard deviations, span more lattice cells than can be told apart.
-    #[error("features span {span:.3e} standard deviations, too far for a lattice in {dimension} dimensions: raise sigma")]
+    #[error(
+        "features span {span:.3e} standard deviations, too far for a lattice in {dimension} dimensions: raise sigma"
+    )]
     FeatureRange {
         /// Number of feature dimensions.
         dimension: usize,

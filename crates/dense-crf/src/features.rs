@@ -100,7 +100,9 @@ impl<'a> Features<'a> {
             Source::Given { values } => values
                 .chunks_exact(values.len() / self.dimension)
                 .map(|feature| {
-                    feature.iter().fold([f32::INFINITY, f32::NEG_INFINITY], |b, &v| [b[0].min(v), b[1].max(v)])
+                    feature
+                        .iter()
+                        .fold([f32::INFINITY, f32::NEG_INFINITY], |b, &v| [b[0].min(v), b[1].max(v)])
                 })
                 .collect(),
         };
@@ -126,8 +128,9 @@ impl<'a> Features<'a> {
                 let num_channels = tables.len();
                 let values = &image[pixels.start * num_channels..pixels.end * num_channels];
                 for (channel, table) in tables.iter().enumerate() {
-                    block[2 + channel] =
-                        std::array::from_fn(|lane| table[values[lane.min(last) * num_channels + channel] as usize]);
+                    block[2 + channel] = std::array::from_fn(|lane| {
+                        table[values[lane.min(last) * num_channels + channel] as usize]
+                    });
                 }
             }
             Source::Given { values } => {
@@ -171,7 +174,12 @@ fn check_sigma(what: &'static str, value: f32) -> Result<(), Error> {
 
 fn check_dimension(dimension: usize) -> Result<(), Error> {
     match dimension {
-        0 => Err(Error::Length { what: "features", got: 0, expected: 1, shape: "at least one feature a pixel" }),
+        0 => Err(Error::Length {
+            what: "features",
+            got: 0,
+            expected: 1,
+            shape: "at least one feature a pixel",
+        }),
         1..=MAX_DIMENSION => Ok(()),
         got => Err(Error::TooLarge { what: "the number of features", got, limit: MAX_DIMENSION }),
     }

@@ -10,12 +10,9 @@ use rayon::prelude::*;
 
 use crate::Error;
 use crate::features::{Features, LANES, MAX_DIMENSION};
-use crate::simplex::{Embedding, Simplices};
+use crate::row_table::RowTable;
+use crate::simplex::{Embedding, Side, Simplices};
 use crate::tiles::Tiles;
-use crate::vertex_table::VertexTable;
-
-/// Marks, in a blur order, the first vertex of a lattice line.
-pub(crate) const LINE_START: u32 = 1 << 31;
 
 /// Barycentric coordinates are stored as 16-bit fractions of this. The rounding, 8e-6, changes marginals by less than
 /// f32 sums in another order do on real images, and it halves the largest table.
@@ -27,22 +24,22 @@ pub(crate) struct Lattice {
     pub(crate) corners: Vec<u32>,
     /// First row of each tile, and the number of rows at the end.
     pub(crate) row_starts: Vec<usize>,
-    /// For each row, where its vertex lies in the layout of the last axis.
+    /// The vertex of each row.
     pub(crate) vertex_of_row: Vec<u32>,
-    /// For each vertex in the layout of axis 0, its first entry in `rows_of_vertex`; and the number of rows at the end.
+    /// For each vertex its first entry in `rows_of_vertex`; and the number of rows at the end.
     pub(crate) vertex_starts: Vec<u32>,
     /// The rows of each vertex in ascending order.
     pub(crate) rows_of_vertex: Vec<u32>,
-    /// For each axis, the vertices line by line, as positions in the layout of the axis before; [`LINE_START`] is set
-    /// where a line begins. Axis 0 refers to itself.
-    pub(crate) orders: Vec<Vec<u32>>,
+    /// For each axis, the vertices before and behind each vertex; the number of vertices where there is none, and for the
+    /// row of zeros that lies there.
+    pub(crate) neighbors: Vec<Vec<[u32; 2]>>,
 }
 
 impl Lattice {
     pub(crate) fn build(features: &Features<'_>, tiles: &Tiles) -> Result<Self, Error> {
         let dimension = features.dimension();
         let embedding = Embedding::new(&features.bounds())?;
-        let limit = (LINE_START - 1) as usize / (dimension + 1);
+        let limit = i32::MAX as usize / (dimension + 1);
         if tiles.num_pixels() > limit {
             return Err(Error::TooLarge { what: "the number of pixels", got: tiles.num_pixels(), limit });
         }
@@ -53,27 +50,16 @@ impl Lattice {
         for keys in &keys_of_tiles {
             row_starts.push(row_starts[row_starts.len() - 1] + keys.len());
         }
-        let num_rows = row_starts[tiles.len()];
-
-        let mut table = VertexTable::new(embedding.num_keys(), num_rows);
-        let mut keys = Vec::new();
-        let mut vertex_of_row = Vec::with_capacity(num_rows);
-        for key in keys_of_tiles.into_iter().flatten() {
-            let (vertex, new) = table.insert(key);
-            if new {
-                keys.push(key);
+        let (keys, vertex_starts, rows_of_vertex) = group_by_vertex(keys_of_tiles, &row_starts);
+        let neighbors =
+            (0..=dimension).into_par_iter().map(|axis| neighbors_along(axis, &embedding, &keys)).collect();
+        let mut vertex_of_row = vec![0; rows_of_vertex.len()];
+        for (vertex, range) in vertex_starts.windows(2).enumerate() {
+            for &row in &rows_of_vertex[range[0] as usize..range[1] as usize] {
+                vertex_of_row[row as usize] = vertex as u32;
             }
-            vertex_of_row.push(vertex);
         }
-
-        let lines: Vec<Vec<u32>> =
-            (0..=dimension).into_par_iter().map(|axis| lines_along(axis, &embedding, &table, &keys)).collect();
-        drop((table, keys));
-        let (orders, first_layout, last_layout) = chain_layouts(lines);
-
-        let (vertex_starts, rows_of_vertex) = group_rows(&vertex_of_row, &first_layout);
-        vertex_of_row.par_iter_mut().for_each(|vertex| *vertex = last_layout[*vertex as usize]);
-        Ok(Self { dimension, corners, row_starts, vertex_of_row, vertex_starts, rows_of_vertex, orders })
+        Ok(Self { dimension, corners, row_starts, vertex_of_row, vertex_starts, rows_of_vertex, neighbors })
     }
 
     pub(crate) fn dimension(&self) -> usize {
@@ -98,7 +84,7 @@ fn embed_tiles(features: &Features<'_>, embedding: &Embedding, tiles: &Tiles) ->
         .into_par_iter()
         .enumerate()
         .map_init(
-            || VertexTable::hashed(1 << 12),
+            || RowTable::new(),
             |table, (tile, corners)| {
                 table.clear();
                 match features.dimension() {
@@ -117,8 +103,8 @@ fn embed_tile<const D: usize>(
     embedding: &Embedding,
     tiles: &Tiles,
     tile: usize,
-    table: &mut VertexTable,
-    corners: &mut [u32],
+    table: &mut RowTable,
+    all_corners: &mut [u32],
 ) -> Vec<u64> {
     let num_corners = if D == 0 { features.dimension() + 1 } else { D + 1 };
     let mut keys = Vec::new();
@@ -126,7 +112,7 @@ fn embed_tile<const D: usize>(
     let mut simplices = Simplices::default();
     // The last vertex seen with each remainder: often also that of the next pixel.
     let mut recent = [(u64::MAX, 0u32); MAX_DIMENSION + 1];
-    let mut corners = corners.chunks_exact_mut(num_corners);
+    let mut corners = all_corners.chunks_exact_mut(num_corners);
     for run in tiles.runs(tile) {
         let mut start = run.start;
         while start < run.end {
@@ -150,73 +136,86 @@ fn embed_tile<const D: usize>(
             start = end;
         }
     }
-    keys
+    sort_rows(keys, all_corners)
 }
 
-/// All vertices, line by line along an axis; lines in the order of their first vertex.
-fn lines_along(axis: usize, embedding: &Embedding, table: &VertexTable, keys: &[u64]) -> Vec<u32> {
-    const NONE: u32 = u32::MAX;
-    let next: Vec<u32> =
-        keys.par_iter().map(|&key| table.find(embedding.next_along(axis, key)).unwrap_or(NONE)).collect();
-    let mut continues = vec![false; keys.len()];
-    for &vertex in next.iter().filter(|&&vertex| vertex != NONE) {
-        continues[vertex as usize] = true;
+/// Renumbers a tile's rows in the order of their keys: then neighbours along every axis of the lattice follow each other
+/// in the same order as the rows do, and the blur reads memory in a few ascending streams.
+fn sort_rows(keys: Vec<u64>, corners: &mut [u32]) -> Vec<u64> {
+    let mut sorted: Vec<(u64, u16)> = keys.into_iter().zip(0..=u16::MAX).collect();
+    sorted.sort_unstable();
+    let mut new_rows = vec![0u16; sorted.len()];
+    for (new_row, &(_, row)) in (0..=u16::MAX).zip(&sorted) {
+        new_rows[row as usize] = new_row;
     }
-    let mut order = Vec::with_capacity(keys.len());
-    for first in 0..keys.len() as u32 {
-        if !continues[first as usize] {
-            order.push(first | LINE_START);
-            let mut vertex = next[first as usize];
-            while vertex != NONE {
-                order.push(vertex);
-                vertex = next[vertex as usize];
+    for corner in corners {
+        *corner = (*corner & 0xffff_0000) | u32::from(new_rows[(*corner & 0xffff) as usize]);
+    }
+    sorted.into_iter().map(|(key, _)| key).collect()
+}
+
+/// The keys of all vertices, ascending; each vertex's first entry in the list of rows, and that list.
+fn group_by_vertex(keys_of_tiles: Vec<Vec<u64>>, row_starts: &[usize]) -> (Vec<u64>, Vec<u32>, Vec<u32>) {
+    let tiles: Vec<(Vec<u64>, u32)> =
+        keys_of_tiles.into_iter().zip(row_starts.iter().map(|&start| start as u32)).collect();
+    let merged = merge_tiles(tiles);
+    let mut keys = Vec::new();
+    let mut starts = Vec::new();
+    let mut rows = Vec::with_capacity(merged.len());
+    for (key, row) in merged {
+        if keys.last() != Some(&key) {
+            keys.push(key);
+            starts.push(rows.len() as u32);
+        }
+        rows.push(row);
+    }
+    starts.push(rows.len() as u32);
+    (keys, starts, rows)
+}
+
+/// Merges the sorted keys of tiles, each with the number of its first row, into one list of keys and rows.
+fn merge_tiles(mut tiles: Vec<(Vec<u64>, u32)>) -> Vec<(u64, u32)> {
+    if tiles.len() <= 1 {
+        return tiles
+            .pop()
+            .map_or(Vec::new(), |(keys, first_row)| keys.into_iter().zip(first_row..).collect());
+    }
+    let second_half = tiles.split_off(tiles.len() / 2);
+    let (left, right) = rayon::join(|| merge_tiles(tiles), || merge_tiles(second_half));
+    let mut merged = Vec::with_capacity(left.len() + right.len());
+    let (mut i, mut j) = (0, 0);
+    while i < left.len() && j < right.len() {
+        // Rows on the left are the smaller ones, so that equal keys keep their rows in ascending order.
+        let from_left = left[i].0 <= right[j].0;
+        merged.push(if from_left { left[i] } else { right[j] });
+        i += usize::from(from_left);
+        j += usize::from(!from_left);
+    }
+    merged.extend_from_slice(&left[i..]);
+    merged.extend_from_slice(&right[j..]);
+    merged
+}
+
+/// For each vertex the ones before and behind it along an axis; where there is none, the number of vertices. The row of
+/// zeros behind the last vertex has an entry, too.
+fn neighbors_along(axis: usize, embedding: &Embedding, keys: &[u64]) -> Vec<[u32; 2]> {
+    const CHUNK: usize = 1 << 14;
+    let mut neighbors = vec![[keys.len() as u32; 2]; keys.len() + 1];
+    neighbors.par_chunks_mut(CHUNK).zip(keys.par_chunks(CHUNK)).for_each(|(neighbors, chunk)| {
+        for (i, side) in [Side::Before, Side::Behind].into_iter().enumerate() {
+            // Neighbours ascend with the keys, separately for those that wrap around and those that do not.
+            let mut cursors = [None; 2];
+            for (neighbors, &key) in neighbors.iter_mut().zip(chunk) {
+                let (wanted, wraps) = embedding.neighbor(axis, side, key);
+                let cursor = cursors[usize::from(wraps)]
+                    .get_or_insert_with(|| keys.partition_point(|&candidate| candidate < wanted));
+                while *cursor < keys.len() && keys[*cursor] < wanted {
+                    *cursor += 1;
+                }
+                let found = keys.get(*cursor) == Some(&wanted);
+                neighbors[i] = if found { *cursor } else { keys.len() } as u32;
             }
         }
-    }
-    order
-}
-
-/// Turns lines of vertex numbers into positions in the layout of the axis before. Also returns where each vertex lies in
-/// the layouts of the first and of the last axis.
-fn chain_layouts(mut lines: Vec<Vec<u32>>) -> (Vec<Vec<u32>>, Vec<u32>, Vec<u32>) {
-    let layouts: Vec<Vec<u32>> = lines
-        .par_iter()
-        .map(|order| {
-            let mut layout = vec![0; order.len()];
-            for (position, vertex) in order.iter().enumerate() {
-                layout[(vertex & !LINE_START) as usize] = position as u32;
-            }
-            layout
-        })
-        .collect();
-    for (axis, order) in lines.iter_mut().enumerate() {
-        let before = &layouts[axis.saturating_sub(1)];
-        order.par_iter_mut().for_each(|entry| {
-            *entry = before[(*entry & !LINE_START) as usize] | (*entry & LINE_START);
-        });
-    }
-    let mut layouts = layouts.into_iter();
-    let first = layouts.next().unwrap_or_default();
-    let last = layouts.last().unwrap_or_else(|| first.clone());
-    (lines, first, last)
-}
-
-/// Groups rows by vertex (a counting sort): starts by position in the first layout, and the rows.
-fn group_rows(vertex_of_row: &[u32], first_layout: &[u32]) -> (Vec<u32>, Vec<u32>) {
-    let mut starts = vec![0u32; first_layout.len() + 1];
-    for &vertex in vertex_of_row {
-        starts[first_layout[vertex as usize] as usize] += 1;
-    }
-    let mut end = 0;
-    for start in &mut starts {
-        end += *start;
-        *start = end;
-    }
-    let mut rows = vec![0; vertex_of_row.len()];
-    for (row, &vertex) in vertex_of_row.iter().enumerate().rev() {
-        let start = &mut starts[first_layout[vertex as usize] as usize];
-        *start -= 1;
-        rows[*start as usize] = row as u32;
-    }
-    (starts, rows)
+    });
+    neighbors
 }

@@ -10,9 +10,9 @@ mod marginals;
 mod mean_field;
 mod pairwise;
 mod params;
+mod row_table;
 mod simplex;
 mod tiles;
-mod vertex_table;
 
 pub use crf::DenseCrf;
 pub use error::Error;

@@ -34,7 +34,12 @@ pub(crate) enum Potential {
 
 impl Potential {
     /// `classes` lists the classes present, one a lane.
-    pub(crate) fn new(compatibility: &Compatibility, classes: &[usize], num_classes: usize, lanes: usize) -> Self {
+    pub(crate) fn new(
+        compatibility: &Compatibility,
+        classes: &[usize],
+        num_classes: usize,
+        lanes: usize,
+    ) -> Self {
         match compatibility {
             Compatibility::Potts(weight) => Self::Scalar(*weight),
             Compatibility::Diagonal(costs) => {
@@ -81,8 +86,10 @@ impl MeanField<'_> {
         let mut values: Vec<LatticeValues> =
             self.terms.iter().map(|(term, _)| LatticeValues::new(&term.lattice, self.lanes)).collect();
         for iteration in 0..iterations {
-            let (mut rows, vertices): (Vec<_>, Vec<_>) =
-                values.iter_mut().map(|values| (values.rows.as_mut_slice(), values.vertices.as_slice())).unzip();
+            let (mut rows, vertices): (Vec<_>, Vec<_>) = values
+                .iter_mut()
+                .map(|values| (values.rows.as_mut_slice(), values.vertices.as_slice()))
+                .unzip();
             let splats = self.splats(&mut rows);
             self.tile_pass((iteration > 0).then_some(&vertices), splats);
             for ((term, _), values) in self.terms.iter().zip(&mut values) {
@@ -258,14 +265,28 @@ fn splat<const L: usize>(
 fn softmax<const L: usize>(block: &mut [f32], lanes: usize) {
     let lanes = if L == 0 { lanes } else { L };
     for row in block.chunks_exact_mut(lanes) {
-        let largest = row.iter().fold(f32::NEG_INFINITY, |a, &b| if a > b { a } else { b });
+        let largest = reduce(row, f32::NEG_INFINITY, |a, b| if a > b { a } else { b });
         row.iter_mut().for_each(|value| *value -= largest);
     }
     block.iter_mut().for_each(|value| *value = exp(*value));
     for row in block.chunks_exact_mut(lanes) {
-        let factor = 1.0 / row.iter().sum::<f32>();
+        let factor = 1.0 / reduce(row, 0.0, |a, b| a + b);
         row.iter_mut().for_each(|value| *value *= factor);
     }
+}
+
+/// Reduces a row in four interleaved parts, the same way on every machine, so that it becomes vector code.
+#[inline(always)]
+fn reduce(row: &[f32], start: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
+    let (quads, rest) = row.as_chunks::<4>();
+    let mut parts = [start; 4];
+    for quad in quads {
+        for lane in 0..4 {
+            parts[lane] = combine(parts[lane], quad[lane]);
+        }
+    }
+    let whole = combine(combine(parts[0], parts[1]), combine(parts[2], parts[3]));
+    rest.iter().fold(whole, |a, &b| combine(a, b))
 }
 
 /// `eˣ` for x ≤ 0 within 2 units in the last place, in a form that compilers turn into vector code. Below −60, and for −∞, exactly
@@ -281,7 +302,8 @@ fn exp(x: f32) -> f32 {
     let n = shifted - ROUNDING;
     let r = (clamped - n * LN2_HIGH) - n * LN2_LOW;
     // Taylor's series of eʳ on |r| ≤ ln 2 / 2; the first term left out is below 2⁻²⁴ relative.
-    let series = 1.0 + r * (1.0 + r * (0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + r / 720.0)))));
+    let series =
+        1.0 + r * (1.0 + r * (0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + r / 720.0)))));
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
     if x > -60.0 { series * power } else { 0.0 }
 }

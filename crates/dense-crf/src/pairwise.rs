@@ -98,7 +98,9 @@ impl Compatibility {
     pub(crate) fn check(&self, num_classes: usize) -> Result<(), Error> {
         match self {
             Self::Potts(weight) => check_values("Potts weight", &[*weight], 1, "one weight"),
-            Self::Diagonal(costs) => check_values("diagonal compatibility", costs, num_classes, "one cost a class"),
+            Self::Diagonal(costs) => {
+                check_values("diagonal compatibility", costs, num_classes, "one cost a class")
+            }
             Self::Matrix(costs) => check_square("compatibility matrix", costs, num_classes),
         }
     }
@@ -176,11 +178,13 @@ impl Term {
         let lattice = &self.lattice;
         let num_corners = lattice.dimension() + 1;
         let mut values = LatticeValues::new(lattice, 1);
-        split_at_starts(&mut values.rows, &lattice.row_starts, 1).into_par_iter().enumerate().for_each(|(tile, rows)| {
-            for corner in tiles.slice(&lattice.corners, num_corners, tile) {
-                rows[(corner & 0xffff) as usize] += (corner >> 16) as f32 / WEIGHT_ONE;
-            }
-        });
+        split_at_starts(&mut values.rows, &lattice.row_starts, 1).into_par_iter().enumerate().for_each(
+            |(tile, rows)| {
+                for corner in tiles.slice(&lattice.corners, num_corners, tile) {
+                    rows[(corner & 0xffff) as usize] += (corner >> 16) as f32 / WEIGHT_ONE;
+                }
+            },
+        );
         blur(lattice, &mut values, 1);
         let mut out = vec![0.0; tiles.num_pixels()];
         tiles.split_mut(&mut out, 1).into_par_iter().enumerate().for_each(|(tile, out)| {
@@ -189,7 +193,9 @@ impl Term {
             for (out, corners) in out.iter_mut().zip(corners.chunks_exact(num_corners)) {
                 let sum: f32 = corners
                     .iter()
-                    .map(|corner| (corner >> 16) as f32 * values.vertices[vertices[(corner & 0xffff) as usize] as usize])
+                    .map(|corner| {
+                        (corner >> 16) as f32 * values.vertices[vertices[(corner & 0xffff) as usize] as usize]
+                    })
                     .sum();
                 *out = sum * (self.alpha / WEIGHT_ONE);
             }
@@ -202,7 +208,12 @@ fn check_square(what: &'static str, values: &[f32], dimension: usize) -> Result<
     check_values(what, values, dimension * dimension, "a square matrix, row-major")
 }
 
-fn check_values(what: &'static str, values: &[f32], expected: usize, shape: &'static str) -> Result<(), Error> {
+fn check_values(
+    what: &'static str,
+    values: &[f32],
+    expected: usize,
+    shape: &'static str,
+) -> Result<(), Error> {
     if values.len() != expected {
         return Err(Error::Length { what, got: values.len(), expected, shape });
     }

@@ -54,7 +54,8 @@ impl Params {
         probabilities: &[f32],
         layout: Layout,
     ) -> Result<DenseCrf, Error> {
-        let mut crf = DenseCrf::from_probabilities(width, height, num_classes, probabilities, layout, self.floor)?;
+        let mut crf =
+            DenseCrf::from_probabilities(width, height, num_classes, probabilities, layout, self.floor)?;
         if self.gaussian_weight != 0.0 {
             let potts = Compatibility::Potts(self.gaussian_weight);
             crf.add_gaussian([self.gaussian_sigma; 2], potts, self.normalization)?;

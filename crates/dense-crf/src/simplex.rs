@@ -2,9 +2,9 @@
 //! coordinates (Adams, Baek and Davis, "Fast high-dimensional filtering using the permutohedral lattice", 2010, section 3).
 //!
 //! A lattice point in d dimensions has d+1 integer coordinates that sum to zero and are all congruent modulo d+1. So it is
-//! stored as one `u64`: its common remainder, and the quotients of the first d coordinates in a mixed radix that covers
-//! the bounding box of the features. Walking to another vertex of the simplex, or to a neighbour along a lattice axis, is
-//! then one addition.
+//! stored as one `u64`: its common remainder, and the quotients of the first d coordinates by d+1 in a mixed radix that
+//! covers the bounding box of the features. The key is linear in the quotients: walking to another vertex of the simplex,
+//! or to a neighbour along a lattice axis, is one addition, and a walk along an axis keeps the order of keys.
 
 use crate::Error;
 use crate::features::{LANES, Lane, MAX_DIMENSION};
@@ -22,16 +22,49 @@ pub(crate) struct Simplices {
     pub(crate) weights: [[f32; MAX_DIMENSION + 1]; LANES],
 }
 
+/// Which neighbour along an axis.
+#[derive(Clone, Copy)]
+pub(crate) enum Side {
+    Before,
+    Behind,
+}
+
 pub(crate) struct Embedding {
     dimension: usize,
     /// Diagonal of the map onto the lattice's hyperplane, with the lattice's own standard deviation.
     scale: [f32; MAX_DIMENSION],
-    /// Smallest quotient of each coordinate, margin included.
-    lowest: [f32; MAX_DIMENSION],
-    /// Factor of each coordinate's quotient in a key; zero for the last coordinate, which the others determine.
-    strides: [u64; MAX_DIMENSION + 1],
-    /// All keys are below this.
-    num_keys: u64,
+    /// What one more in each coordinate's quotient adds to a key; zero for the last coordinate, which the others determine.
+    strides: [i64; MAX_DIMENSION + 1],
+    /// Added to every key so that none is negative.
+    bias: i64,
+}
+
+/// A digit of a key: a sum of quotients with small factors.
+struct Digit {
+    factors: [i64; MAX_DIMENSION],
+}
+
+impl Digit {
+    /// The digits of a key, least significant first.
+    ///
+    /// The two most significant are multiples of the first two features, the image coordinates of the usual kernels, so
+    /// that vertices sorted by key are near each other where the pixels are:
+    /// `y₀ − y₁ = 2·s₀·f₀` and `y₀ + y₁ − 2·y₂ = 6·s₁·f₁` for `y = E·f` with scales s.
+    fn all(dimension: usize) -> Vec<Self> {
+        let digit = |pairs: &[(usize, i64)]| {
+            let mut factors = [0; MAX_DIMENSION];
+            pairs.iter().for_each(|&(coordinate, factor)| factors[coordinate] = factor);
+            Self { factors }
+        };
+        let mut digits: Vec<Self> =
+            (2..dimension).rev().map(|coordinate| digit(&[(coordinate, 1)])).collect();
+        match dimension {
+            1 => digits.push(digit(&[(0, 1)])),
+            2 => digits.extend([digit(&[(0, 1), (1, -1)]), digit(&[(0, 1), (1, 1)])]),
+            _ => digits.extend([digit(&[(0, 1), (1, -1)]), digit(&[(0, 1), (1, 1), (2, -2)])]),
+        }
+        digits
+    }
 }
 
 impl Embedding {
@@ -48,49 +81,56 @@ impl Embedding {
             *scale = ((2.0f64 / 3.0).sqrt() * cells / (((i + 1) * (i + 2)) as f64).sqrt()) as f32;
         }
 
-        let mut lowest = [0.0; MAX_DIMENSION];
-        let mut strides = [0; MAX_DIMENSION + 1];
-        let mut num_keys = dimension as u64 + 1;
-        for j in 0..dimension {
-            // Coordinate j of y = E·f is the sum of the later scaled features less j times its own.
-            let mut interval = [0.0f64; 2];
-            for i in j.saturating_sub(1)..dimension {
-                let factor = f64::from(scale[i]) * if i + 1 == j { -(j as f64) } else { 1.0 };
-                let (a, b) = (factor * f64::from(bounds[i][0]), factor * f64::from(bounds[i][1]));
+        let mut strides = [0i64; MAX_DIMENSION + 1];
+        let mut bias = 0i64;
+        let mut stride = (dimension as i64 + 1).unsigned_abs().next_power_of_two() as i64;
+        for digit in Digit::all(dimension) {
+            // The interval of the digit for points, plus 4 cells for each quotient: rounding, the vertices of a simplex,
+            // their neighbours, and the errors of f32.
+            let margin = 4.0 * digit.factors.iter().map(|factor| factor.abs() as f64).sum::<f64>();
+            let mut interval = [-margin, margin];
+            for (i, bound) in bounds.iter().enumerate() {
+                let factor = feature_factor(&digit, i) * f64::from(scale[i]) / cells;
+                let (a, b) = (factor * f64::from(bound[0]), factor * f64::from(bound[1]));
                 interval = [interval[0] + a.min(b), interval[1] + a.max(b)];
             }
-            // One cell for rounding, one for the simplex, one for the blur's neighbours, one for the errors of f32.
-            let (low, high) = ((interval[0] / cells).floor() - 4.0, (interval[1] / cells).ceil() + 4.0);
+            let (low, high) = (interval[0].floor(), interval[1].ceil());
             if !(low > -MAX_CELLS && high < MAX_CELLS) {
                 return Err(too_far);
             }
-            lowest[j] = low as f32;
-            strides[j] = num_keys;
-            num_keys = num_keys.checked_mul((high - low) as u64 + 1).ok_or(too_far.clone())?;
+            for (total, factor) in strides.iter_mut().zip(digit.factors) {
+                *total += stride * factor;
+            }
+            bias -= stride * low as i64;
+            // Two bits to spare, so that sums of strides cannot overflow.
+            let radix = (high - low) as i64 + 1;
+            stride =
+                stride.checked_mul(radix).filter(|&stride| stride < i64::MAX / 64).ok_or(too_far.clone())?;
         }
-        if num_keys > i64::MAX as u64 {
-            return Err(too_far);
-        }
-        Ok(Self { dimension, scale, lowest, strides, num_keys })
+        Ok(Self { dimension, scale, strides, bias })
     }
 
-    pub(crate) fn num_keys(&self) -> u64 {
-        self.num_keys
-    }
-
-    /// The key of the next vertex along a lattice axis: one more in every coordinate, d less in that of the axis.
-    pub(crate) fn next_along(&self, axis: usize, key: u64) -> u64 {
-        let remainder = key % (self.dimension as u64 + 1);
-        if remainder < self.dimension as u64 {
-            key + 1 - self.strides[axis]
-        } else {
-            let all: u64 = self.strides[..self.dimension].iter().sum();
-            key - remainder + all - self.strides[axis]
-        }
+    /// The key of a vertex's neighbour along a lattice axis, and whether its remainder wrapped around. Behind means one
+    /// more in every coordinate and d+1 less in that of the axis; before, the reverse. For keys that wrap alike, the
+    /// result ascends with the key.
+    pub(crate) fn neighbor(&self, axis: usize, side: Side, key: u64) -> (u64, bool) {
+        let last = self.dimension as i64;
+        let remainder_mask = (last as u64 + 1).next_power_of_two() - 1;
+        let remainder = (key & remainder_mask) as i64;
+        let (wraps, sign) = match side {
+            Side::Before => (remainder == 0, -1),
+            Side::Behind => (remainder == last, 1),
+        };
+        let across = if wraps { self.strides[..self.dimension].iter().sum::<i64>() - last } else { 1 };
+        (key.wrapping_add_signed(sign * (across - self.strides[axis])), wraps)
     }
 
     /// Encloses a block of points. `D` is the number of dimensions if known at compile time, else 0.
-    pub(crate) fn enclose<const D: usize>(&self, features: &[Lane; MAX_DIMENSION], simplices: &mut Simplices) {
+    pub(crate) fn enclose<const D: usize>(
+        &self,
+        features: &[Lane; MAX_DIMENSION],
+        simplices: &mut Simplices,
+    ) {
         let d = if D == 0 { self.dimension } else { D };
 
         // y = E·f (p. 5)
@@ -143,26 +183,38 @@ impl Embedding {
         for lane in 0..LANES {
             let mut offset_by_rank = [0.0; MAX_DIMENSION + 1];
             let mut stride_by_rank = [0; MAX_DIMENSION + 1];
-            let mut key = 0;
+            let mut key = self.bias;
             for i in 0..=d {
                 let rank = (ranks[i][lane] as usize).min(d);
                 offset_by_rank[rank] = offsets[i][lane];
                 stride_by_rank[rank] = self.strides[i];
                 if i < d {
-                    key += (quotients[i][lane] - self.lowest[i]) as u64 * self.strides[i];
+                    key += quotients[i][lane] as i64 * self.strides[i];
                 }
             }
             // Barycentric coordinates (p. 10): differences of neighbouring offsets.
             let (keys, weights) = (&mut simplices.keys[lane], &mut simplices.weights[lane]);
-            keys[0] = key;
+            keys[0] = key as u64;
             weights[0] = 1.0 + offset_by_rank[d] - offset_by_rank[0];
             for remainder in 1..=d {
-                key = (key + 1).wrapping_sub(stride_by_rank[d + 1 - remainder]);
-                keys[remainder] = key;
+                key += 1 - stride_by_rank[d + 1 - remainder];
+                keys[remainder] = key as u64;
                 weights[remainder] = offset_by_rank[d - remainder] - offset_by_rank[d + 1 - remainder];
             }
         }
     }
+}
+
+/// What a digit gains for one more in a scaled feature: coordinate j of `y = E·f` is the sum of the features from j on,
+/// less j times feature j−1.
+fn feature_factor(digit: &Digit, feature: usize) -> f64 {
+    let coordinates = digit.factors.iter().enumerate();
+    let terms = coordinates.map(|(j, &factor)| match feature + 1 {
+        k if k > j => factor as f64,
+        k if k == j => -(j as f64) * factor as f64,
+        _ => 0.0,
+    });
+    terms.sum()
 }
 
 #[cfg(test)]
@@ -177,7 +229,8 @@ mod tests {
     fn barycentric_coordinates_are_a_partition_of_unity() {
         let embedding = Embedding::new(&[[-9.0, 9.0]; 3]).unwrap();
         let mut simplices = Simplices::default();
-        let points = std::array::from_fn(|i| [i as f32 * 0.37 - 1.0, -(i as f32) * 1.3, 8.5 - i as f32 * 2.1]);
+        let points =
+            std::array::from_fn(|i| [i as f32 * 0.37 - 1.0, -(i as f32) * 1.3, 8.5 - i as f32 * 2.1]);
         embedding.enclose::<0>(&block(&points), &mut simplices);
         for weights in &simplices.weights {
             let sum: f32 = weights[..4].iter().sum();
@@ -192,8 +245,10 @@ mod tests {
         let mut simplices = Simplices::default();
         embedding.enclose::<3>(&block(&[[1.0, -2.0, 3.0]; LANES]), &mut simplices);
         for &start in &simplices.keys[0][..4] {
-            let end = (0..4).fold(start, |key, axis| embedding.next_along(axis, key));
-            assert_eq!(end, start);
+            for side in [Side::Before, Side::Behind] {
+                let end = (0..4).fold(start, |key, axis| embedding.neighbor(axis, side, key).0);
+                assert_eq!(end, start);
+            }
         }
     }
 

@@ -42,10 +42,6 @@ impl Tiles {
         self.starts[self.len()]
     }
 
-    pub(crate) fn num_pixels_of(&self, tile: usize) -> usize {
-        self.starts[tile + 1] - self.starts[tile]
-    }
-
     /// Row-major indices of the pixels of a tile, in tile order, as runs along image rows.
     pub(crate) fn runs(&self, tile: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         let column = self.columns[tile % self.columns.len()].clone();
@@ -64,7 +60,11 @@ impl Tiles {
 }
 
 /// Cuts `values` at `starts[i] * stride`; what lies behind the last start is left out.
-pub(crate) fn split_at_starts<'a, T>(values: &'a mut [T], starts: &[usize], stride: usize) -> Vec<&'a mut [T]> {
+pub(crate) fn split_at_starts<'a, T>(
+    values: &'a mut [T],
+    starts: &[usize],
+    stride: usize,
+) -> Vec<&'a mut [T]> {
     let mut parts = Vec::with_capacity(starts.len());
     let mut rest = values;
     for pair in starts.windows(2) {
@@ -92,7 +92,7 @@ mod tests {
             let mut seen = vec![0; width * height];
             for tile in 0..tiles.len() {
                 let pixels: Vec<usize> = tiles.runs(tile).flatten().collect();
-                assert_eq!(pixels.len(), tiles.num_pixels_of(tile));
+                assert_eq!(pixels.len(), tiles.slice(&seen, 1, tile).len());
                 pixels.iter().for_each(|&pixel| seen[pixel] += 1);
             }
             assert!(seen.iter().all(|&count| count == 1), "{width}×{height}");
