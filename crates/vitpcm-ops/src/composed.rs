@@ -3,22 +3,19 @@
 
 use candle_core::{D, Result, Tensor, bail};
 
+use crate::hv_bilstm::{HvBiLstmWeights, LstmWeights};
+
 /// `x · weightᵀ + bias` over the last dimension.
 ///
 /// # Shapes
 /// x `[..., in]`, weight `[out, in]`, bias `[out]`; result `[..., out]`.
-pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+pub(crate) fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let (out_features, in_features) = weight.dims2()?;
     let mut shape = x.dims().to_vec();
-    let Some(last) = shape.last_mut() else {
-        bail!("linear: x has no dimension")
-    };
+    let Some(last) = shape.last_mut() else { bail!("linear: x has no dimension") };
     *last = out_features;
     let rows = x.elem_count() / in_features.max(1);
-    let product = x
-        .contiguous()?
-        .reshape((rows, in_features))?
-        .matmul(&weight.t()?)?;
+    let product = x.contiguous()?.reshape((rows, in_features))?.matmul(&weight.t()?)?;
     let sum = match bias {
         Some(bias) => product.broadcast_add(bias)?,
         None => product,
@@ -27,12 +24,12 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 }
 
 /// [`linear`] followed by [`gelu`].
-pub fn linear_gelu(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+pub(crate) fn linear_gelu(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     gelu(&linear(x, weight, bias)?)
 }
 
 /// The exact GELU, `x · Φ(x)` with Φ the normal distribution function (erf, not the tanh approximation).
-pub fn gelu(x: &Tensor) -> Result<Tensor> {
+pub(crate) fn gelu(x: &Tensor) -> Result<Tensor> {
     let phi = ((x / std::f64::consts::SQRT_2)?.erf()? + 1.0)?;
     (x * phi)? * 0.5
 }
@@ -41,7 +38,7 @@ pub fn gelu(x: &Tensor) -> Result<Tensor> {
 ///
 /// # Shapes
 /// x `[..., d]`, weight and bias `[d]`; result as x.
-pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
+pub(crate) fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
     let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
     let variance = centred.sqr()?.mean_keepdim(D::Minus1)?;
     let normalised = centred.broadcast_div(&(variance + eps)?.sqrt()?)?;
@@ -49,7 +46,7 @@ pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Resul
 }
 
 /// Softmax over the last dimension.
-pub fn softmax(x: &Tensor) -> Result<Tensor> {
+pub(crate) fn softmax(x: &Tensor) -> Result<Tensor> {
     // The maximum only guards against overflow; it has no part in the gradient.
     let exponentials = x.broadcast_sub(&x.max_keepdim(D::Minus1)?.detach())?.exp()?;
     exponentials.broadcast_div(&exponentials.sum_keepdim(D::Minus1)?)
@@ -60,52 +57,90 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
 /// # Shapes
 /// qkv `[B, N, 3·D]`: queries, keys and values one after the other, each head-major, as timm's fused `qkv`
 /// layer emits them; result `[B, N, D]`, head-major.
-pub fn attention(qkv: &Tensor, num_heads: usize) -> Result<Tensor> {
+pub(crate) fn attention(qkv: &Tensor, num_heads: usize) -> Result<Tensor> {
     let (batch, tokens, packed) = qkv.dims3()?;
-    if num_heads == 0 || packed % (3 * num_heads) != 0 {
-        bail!("attention: qkv has {packed} features, which do not split into 3 x {num_heads} heads");
-    }
     let head_dim = packed / (3 * num_heads);
-    let qkv = qkv
-        .reshape((batch, tokens, 3, num_heads, head_dim))?
-        .permute((2, 0, 3, 1, 4))?;
+    let qkv = qkv.reshape((batch, tokens, 3, num_heads, head_dim))?.permute((2, 0, 3, 1, 4))?;
     let query = (qkv.get(0)?.contiguous()? * (1.0 / (head_dim as f64).sqrt()))?;
     let key = qkv.get(1)?.contiguous()?;
     let value = qkv.get(2)?.contiguous()?;
     let weights = softmax(&query.matmul(&key.t()?)?)?;
-    weights
-        .matmul(&value)?
-        .transpose(1, 2)?
-        .reshape((batch, tokens, num_heads * head_dim))
-}
-
-/// The maximum of each class over the grid; its gradient goes to the first cell that attains it (row by row).
-///
-/// # Shapes
-/// scores `[B, H, W, C]`; result `[B, C]`.
-pub fn max_over_grid(scores: &Tensor) -> Result<Tensor> {
-    let (batch, height, width, classes) = scores.dims4()?;
-    let cells = scores.reshape((batch, height * width, classes))?;
-    let first = cells.detach().contiguous()?.argmax_keepdim(1)?;
-    cells.contiguous()?.gather(&first, 1)?.squeeze(1)
+    weights.matmul(&value)?.transpose(1, 2)?.reshape((batch, tokens, num_heads * head_dim))
 }
 
 /// The mean of the `k` largest values of each class over the grid.
 ///
 /// # Shapes
 /// scores `[B, H, W, C]`, `1 <= k <= H·W`; result `[B, C]`.
-pub fn top_k_over_grid(scores: &Tensor, k: usize) -> Result<Tensor> {
+pub(crate) fn top_k_over_grid(scores: &Tensor, k: usize) -> Result<Tensor> {
     let (batch, height, width, classes) = scores.dims4()?;
-    if k == 0 || k > height * width {
-        bail!(
-            "top_k_over_grid: k is {k}, expected 1 to {} (a {height} x {width} grid)",
-            height * width
-        );
-    }
-    let by_class = scores
-        .reshape((batch, height * width, classes))?
-        .transpose(1, 2)?
-        .contiguous()?;
+    let by_class = scores.reshape((batch, height * width, classes))?.transpose(1, 2)?.contiguous()?;
     let order = by_class.detach().arg_sort_last_dim(false)?;
     by_class.gather(&order.narrow(2, 0, k)?.contiguous()?, 2)?.mean(2)
+}
+
+/// Mixes the rows of a grid by `rows` `[out_height, H]` and its columns by `columns` `[out_width, W]`.
+pub(crate) fn resample(scores: &Tensor, rows: &Tensor, columns: &Tensor) -> Result<Tensor> {
+    let (batch, height, width, classes) = scores.dims4()?;
+    let (out_height, out_width) = (rows.dim(0)?, columns.dim(0)?);
+    let mixed_columns = scores
+        .transpose(2, 3)?
+        .contiguous()?
+        .reshape((batch * height * classes, width))?
+        .matmul(&columns.t()?)?
+        .reshape((batch, height, classes * out_width))?;
+    let mixed = mixed_columns
+        .transpose(1, 2)?
+        .contiguous()?
+        .reshape((batch * classes * out_width, height))?
+        .matmul(&rows.t()?)?
+        .reshape((batch, classes, out_width, out_height))?;
+    mixed.permute((0, 3, 2, 1))?.contiguous()
+}
+
+#[derive(Clone, Copy)]
+enum Direction {
+    Forward,
+    Backward,
+}
+
+/// The four LSTMs of the HV-BiLSTM, one after the other.
+pub(crate) fn hv_bilstm(grid: &Tensor, weights: &HvBiLstmWeights) -> Result<Tensor> {
+    let columns = grid.transpose(1, 2)?;
+    let row_forward = along_rows(grid, &weights.row_forward, Direction::Forward)?;
+    let row_backward = along_rows(grid, &weights.row_backward, Direction::Backward)?;
+    let column_forward =
+        along_rows(&columns, &weights.column_forward, Direction::Forward)?.transpose(1, 2)?;
+    let column_backward =
+        along_rows(&columns, &weights.column_backward, Direction::Backward)?.transpose(1, 2)?;
+    Tensor::cat(&[row_forward, row_backward, column_forward, column_backward], 3)
+}
+
+fn along_rows(grid: &Tensor, weights: &LstmWeights, direction: Direction) -> Result<Tensor> {
+    let (batch, height, width, _) = grid.dims4()?;
+    let units = weights.weight_hh.dim(1)?;
+    let bias = (&weights.bias_ih + &weights.bias_hh)?;
+    let projected = linear(grid, &weights.weight_ih, Some(&bias))?;
+    let recurrent = weights.weight_hh.t()?;
+    let mut hidden = Tensor::zeros((batch * height, units), grid.dtype(), grid.device())?;
+    let mut cell = hidden.clone();
+    let mut outputs = vec![hidden.clone(); width];
+    for step in 0..width {
+        let position = match direction {
+            Direction::Forward => step,
+            Direction::Backward => width - 1 - step,
+        };
+        let input = projected.narrow(2, position, 1)?.reshape((batch * height, 4 * units))?;
+        let gates = (input + hidden.matmul(&recurrent)?)?;
+        let gate = |index: usize| gates.narrow(1, index * units, units);
+        let kept = (sigmoid(&gate(1)?)? * &cell)?;
+        cell = (kept + (sigmoid(&gate(0)?)? * gate(2)?.tanh()?)?)?;
+        hidden = (sigmoid(&gate(3)?)? * cell.tanh()?)?;
+        outputs[position] = hidden.clone();
+    }
+    Tensor::stack(&outputs, 1)?.reshape((batch, height, width, units))
+}
+
+fn sigmoid(x: &Tensor) -> Result<Tensor> {
+    (x.neg()?.exp()? + 1.0)?.recip()
 }

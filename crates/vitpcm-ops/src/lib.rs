@@ -4,12 +4,23 @@
 //! Every function takes and returns f32 candle tensors and carries its gradient. Parameters, modules and
 //! initialisation are left to `vitpcm-nets`.
 
+mod attention;
 mod composed;
+mod cpu;
+mod gelu;
 mod hv_bilstm;
+mod layer_norm;
+mod linear;
+mod pooling;
 mod resize;
+mod softmax;
+mod tensors;
 
-pub use composed::{
-    attention, gelu, layer_norm, linear, linear_gelu, max_over_grid, softmax, top_k_over_grid,
-};
+pub use attention::attention;
+pub use gelu::gelu;
 pub use hv_bilstm::{HvBiLstmWeights, LstmWeights, hv_bilstm};
+pub use layer_norm::layer_norm;
+pub use linear::{linear, linear_gelu};
+pub use pooling::{max_over_grid, top_k_over_grid};
 pub use resize::{ResizeRule, resize_grid};
+pub use softmax::softmax;

@@ -1,7 +1,11 @@
-//! Bilinear resampling of score grids, as two products with small sampling matrices, so that the gradient
-//! comes for free. Resizing of images and label maps is left to `vitpcm-masks`.
+//! Bilinear resampling of score grids, separably, with its gradient. Resizing of images and label maps is left to
+//! `vitpcm-masks`.
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+
+use crate::composed;
+use crate::cpu::resize::Taps;
+use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
 
 /// Where the samples of a resized grid lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,32 +25,56 @@ pub enum ResizeRule {
 /// # Shapes
 /// scores `[B, H, W, C]`; result `[B, out_height, out_width, C]`.
 pub fn resize_grid(scores: &Tensor, out_height: usize, out_width: usize, rule: ResizeRule) -> Result<Tensor> {
-    let (batch, height, width, classes) = scores.dims4()?;
+    let (_, height, width, _) = scores.dims4()?;
     if height == 0 || width == 0 || out_height == 0 || out_width == 0 {
         bail!("resize_grid: cannot resize {height} x {width} to {out_height} x {out_width}");
     }
-    let mut resized = scores.contiguous()?;
-    if out_height != height {
-        let rows = sampling_matrix(height, out_height, rule, scores.device())?;
-        let by_row = resized.reshape((batch, height, width * classes))?;
-        resized = rows
-            .broadcast_as((batch, out_height, height))?
-            .contiguous()?
-            .matmul(&by_row)?;
+    let rows = sampling_matrix(height, out_height, rule);
+    let columns = sampling_matrix(width, out_width, rule);
+    if run_on_cpu(&[scores]) {
+        let op =
+            Resize { rows: Taps::from_matrix(&rows, height), columns: Taps::from_matrix(&columns, width) };
+        return scores.contiguous()?.apply_op1(op);
     }
-    if out_width != width {
-        let columns = sampling_matrix(width, out_width, rule, scores.device())?;
-        let by_column = resized.reshape((batch * out_height, width, classes))?;
-        resized = columns
-            .broadcast_as((batch * out_height, out_width, width))?
-            .contiguous()?
-            .matmul(&by_column)?;
+    let rows = Tensor::from_vec(rows, (out_height, height), scores.device())?;
+    let columns = Tensor::from_vec(columns, (out_width, width), scores.device())?;
+    composed::resample(scores, &rows, &columns)
+}
+
+/// Two passes, rows then columns; the gradient runs them backwards with transposed taps.
+struct Resize {
+    rows: Taps,
+    columns: Taps,
+}
+
+impl CustomOp1 for Resize {
+    fn name(&self) -> &'static str {
+        "resize-grid"
     }
-    resized.reshape((batch, out_height, out_width, classes))
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (batch, _, width, classes) = layout.shape().dims4()?;
+        let (out_height, out_width) = (self.rows.outputs(), self.columns.outputs());
+        let mut between = output(batch * out_height * width * classes);
+        self.rows.apply(width * classes, floats(storage, layout)?, &mut between);
+        let mut resized = output(batch * out_height * out_width * classes);
+        self.columns.apply(classes, &between, &mut resized);
+        Ok((CpuStorage::F32(resized), (batch, out_height, out_width, classes).into()))
+    }
+
+    fn bwd(&self, scores: &Tensor, _resized: &Tensor, grad_resized: &Tensor) -> Result<Option<Tensor>> {
+        let (batch, _, width, classes) = scores.dims4()?;
+        let grad_resized = grad_resized.contiguous()?;
+        let mut between = output(batch * self.rows.outputs() * width * classes);
+        self.columns.transposed().apply(classes, Floats::of(&grad_resized)?.get()?, &mut between);
+        let mut grad_scores = output(scores.elem_count());
+        self.rows.transposed().apply(width * classes, &between, &mut grad_scores);
+        Ok(Some(tensor(grad_scores, scores.dims())?))
+    }
 }
 
 /// The matrix `[to, from]` that resamples one axis; every row sums to 1.
-fn sampling_matrix(from: usize, to: usize, rule: ResizeRule, device: &Device) -> Result<Tensor> {
+fn sampling_matrix(from: usize, to: usize, rule: ResizeRule) -> Vec<f32> {
     let mut matrix = vec![0f32; to * from];
     for (position, row) in matrix.chunks_exact_mut(from).enumerate() {
         match rule {
@@ -56,16 +84,12 @@ fn sampling_matrix(from: usize, to: usize, rule: ResizeRule, device: &Device) ->
                 fill_between_two(row, source);
             }
             ResizeRule::AlignCorners => {
-                let step = if to > 1 {
-                    (from - 1) as f64 / (to - 1) as f64
-                } else {
-                    0.0
-                };
+                let step = if to > 1 { (from - 1) as f64 / (to - 1) as f64 } else { 0.0 };
                 fill_between_two(row, position as f64 * step);
             }
         }
     }
-    Tensor::from_vec(matrix, (to, from), device)
+    matrix
 }
 
 fn fill_between_two(row: &mut [f32], source: f64) {

@@ -1,0 +1,19 @@
+//! CPU kernels over plain slices. Nothing in here knows candle: shapes come as numbers, layouts as documented.
+//! Each kernel takes the [`simd::SimdPath`] to run on, so that tests can hold every path to the reference.
+
+pub(crate) mod attention;
+pub(crate) mod attention_backward;
+mod elementary;
+pub(crate) mod gelu;
+pub(crate) mod layer_norm;
+pub(crate) mod linear;
+pub(crate) mod lstm;
+pub(crate) mod matmul;
+#[cfg(test)]
+mod naive;
+pub(crate) mod pooling;
+pub(crate) mod resize;
+mod scratch;
+mod shared_target;
+pub(crate) mod simd;
+pub(crate) mod softmax;

@@ -1,0 +1,40 @@
+//! The exact GELU, `x · Φ(x)` with Φ the normal distribution function (erf, not the tanh approximation).
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+
+use crate::composed;
+use crate::cpu::gelu as kernels;
+use crate::cpu::simd::SimdPath;
+use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
+
+/// The exact GELU of every element.
+pub fn gelu(x: &Tensor) -> Result<Tensor> {
+    if run_on_cpu(&[x]) { x.contiguous()?.apply_op1(Gelu) } else { composed::gelu(x) }
+}
+
+struct Gelu;
+
+impl CustomOp1 for Gelu {
+    fn name(&self) -> &'static str {
+        "gelu"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let x = floats(storage, layout)?;
+        let mut y = output(x.len());
+        kernels::forward(SimdPath::detect(), x, &mut y);
+        Ok((CpuStorage::F32(y), layout.shape().clone()))
+    }
+
+    fn bwd(&self, x: &Tensor, _y: &Tensor, grad_y: &Tensor) -> Result<Option<Tensor>> {
+        let grad_y = grad_y.contiguous()?;
+        let mut grad_x = output(x.elem_count());
+        kernels::backward(
+            SimdPath::detect(),
+            Floats::of(x)?.get()?,
+            Floats::of(&grad_y)?.get()?,
+            &mut grad_x,
+        );
+        Ok(Some(tensor(grad_x, x.dims())?))
+    }
+}

@@ -1,0 +1,84 @@
+//! Layer norm over the last dimension.
+
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
+
+use crate::composed;
+use crate::cpu::layer_norm as kernels;
+use crate::cpu::simd::SimdPath;
+use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
+
+/// Normalises the last dimension to mean 0 and variance 1 (biased, plus `eps`), then scales and shifts.
+///
+/// # Shapes
+/// x `[..., d]`, weight and bias `[d]`; result as x.
+pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
+    let columns = x.dims().last().copied().unwrap_or(0);
+    if weight.dims() != [columns] || bias.dims() != [columns] {
+        bail!(
+            "layer_norm: weight {:?} and bias {:?} do not fit x {:?}",
+            weight.dims(),
+            bias.dims(),
+            x.dims()
+        );
+    }
+    if run_on_cpu(&[x, weight, bias]) {
+        let op = LayerNorm { eps: eps as f32 };
+        x.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, op)
+    } else {
+        composed::layer_norm(x, weight, bias, eps)
+    }
+}
+
+struct LayerNorm {
+    eps: f32,
+}
+
+impl CustomOp3 for LayerNorm {
+    fn name(&self) -> &'static str {
+        "layer-norm"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+        bias: &CpuStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let x = floats(x, x_layout)?;
+        let weight = floats(weight, weight_layout)?;
+        let bias = floats(bias, bias_layout)?;
+        let mut y = output(x.len());
+        let norm = kernels::LayerNorm { weight, bias, eps: self.eps };
+        kernels::forward(SimdPath::detect(), norm, x, &mut y);
+        Ok((CpuStorage::F32(y), x_layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        _y: &Tensor,
+        grad_y: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let grad_y = grad_y.contiguous()?;
+        let mut grad_x = output(x.elem_count());
+        let mut grad_weight = output(weight.elem_count());
+        let mut grad_bias = output(bias.elem_count());
+        {
+            let (x, grad_y) = (Floats::of(x)?, Floats::of(&grad_y)?);
+            let (weight, bias) = (Floats::of(weight)?, Floats::of(bias)?);
+            let norm = kernels::LayerNorm { weight: weight.get()?, bias: bias.get()?, eps: self.eps };
+            let grads = kernels::Gradients { x: &mut grad_x, weight: &mut grad_weight, bias: &mut grad_bias };
+            kernels::backward(SimdPath::detect(), norm, x.get()?, grad_y.get()?, grads);
+        }
+        let of = |argument: &Tensor, grad: Vec<f32>| match argument.track_op() {
+            true => tensor(grad, argument.dims()).map(Some),
+            false => Ok(None),
+        };
+        Ok((of(x, grad_x)?, of(weight, grad_weight)?, of(bias, grad_bias)?))
+    }
+}

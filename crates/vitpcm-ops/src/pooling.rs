@@ -1,0 +1,64 @@
+//! Pooling of class scores over the grid.
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+
+use crate::composed;
+use crate::cpu::pooling as kernels;
+use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
+
+/// The maximum of each class over the grid; its gradient goes to the first cell that attains it (row by row).
+///
+/// # Shapes
+/// scores `[B, H, W, C]`; result `[B, C]`.
+pub fn max_over_grid(scores: &Tensor) -> Result<Tensor> {
+    top_k_over_grid(scores, 1)
+}
+
+/// The mean of the `k` largest values of each class over the grid; among equals the first cells count.
+///
+/// # Shapes
+/// scores `[B, H, W, C]`, `1 <= k <= H·W`; result `[B, C]`.
+pub fn top_k_over_grid(scores: &Tensor, k: usize) -> Result<Tensor> {
+    let (_, height, width, _) = scores.dims4()?;
+    if k == 0 || k > height * width {
+        bail!("top_k_over_grid: k is {k}, expected 1 to {} (a {height} x {width} grid)", height * width);
+    }
+    if run_on_cpu(&[scores]) {
+        scores.contiguous()?.apply_op1(TopK { k })
+    } else {
+        composed::top_k_over_grid(scores, k)
+    }
+}
+
+struct TopK {
+    k: usize,
+}
+
+impl CustomOp1 for TopK {
+    fn name(&self) -> &'static str {
+        "top-k-over-grid"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (batch, height, width, classes) = layout.shape().dims4()?;
+        let mut pooled = output(batch * classes);
+        kernels::forward(height * width, classes, self.k, floats(storage, layout)?, &mut pooled);
+        Ok((CpuStorage::F32(pooled), (batch, classes).into()))
+    }
+
+    fn bwd(&self, scores: &Tensor, _pooled: &Tensor, grad_pooled: &Tensor) -> Result<Option<Tensor>> {
+        let (_, height, width, classes) = scores.dims4()?;
+        let grad_pooled = grad_pooled.contiguous()?;
+        let mut grad_scores = output(scores.elem_count());
+        let (values, grad_pooled) = (Floats::of(scores)?, Floats::of(&grad_pooled)?);
+        kernels::backward(
+            height * width,
+            classes,
+            self.k,
+            values.get()?,
+            grad_pooled.get()?,
+            &mut grad_scores,
+        );
+        Ok(Some(tensor(grad_scores, scores.dims())?))
+    }
+}

@@ -1,0 +1,57 @@
+//! Between candle's tensors and the kernels' slices.
+
+use candle_core::{CpuStorage, DType, Device, Layout, Result, Storage, StorageRef, Tensor, bail};
+
+/// Whether our CPU kernels can take these tensors; otherwise operations are composed of candle's own.
+pub(crate) fn run_on_cpu(tensors: &[&Tensor]) -> bool {
+    tensors.iter().all(|tensor| tensor.device().is_cpu() && tensor.dtype() == DType::F32)
+}
+
+/// The floats of a contiguous argument of a custom op.
+pub(crate) fn floats<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(&storage.as_slice::<f32>()?[start..end]),
+        None => bail!("a kernel was given a tensor that is not contiguous"),
+    }
+}
+
+/// A contiguous f32 tensor on the CPU, open for reading.
+pub(crate) struct Floats<'a> {
+    storage: StorageRef<'a>,
+    start: usize,
+    end: usize,
+}
+
+impl<'a> Floats<'a> {
+    /// `tensor` must be contiguous.
+    pub(crate) fn of(tensor: &'a Tensor) -> Result<Self> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!("a kernel was given a tensor that is not contiguous")
+        };
+        Ok(Self { storage, start, end })
+    }
+
+    pub(crate) fn get(&self) -> Result<&[f32]> {
+        match &*self.storage {
+            Storage::Cpu(storage) => Ok(&storage.as_slice::<f32>()?[self.start..self.end]),
+            _ => bail!("a CPU kernel was given a tensor of another device"),
+        }
+    }
+}
+
+/// A tensor on the CPU from a kernel's output.
+pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> Result<Tensor> {
+    Tensor::from_vec(values, shape, &Device::Cpu)
+}
+
+/// Memory for a kernel's output. Kernels write every element before anything reads it; zeroing first would cost a
+/// pass over memory as long as many of the operations themselves.
+#[allow(clippy::uninit_vec)]
+pub(crate) fn output(len: usize) -> Vec<f32> {
+    let mut values = Vec::with_capacity(len);
+    // SAFETY: the capacity is there, every bit pattern is a float, and the kernels only store to what they are given
+    // as output until they have filled it.
+    unsafe { values.set_len(len) };
+    values
+}
