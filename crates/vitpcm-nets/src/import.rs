@@ -160,7 +160,7 @@ pub(crate) struct Plan<'a> {
     sources: BTreeMap<String, Vec<Source<'a>>>,
 }
 
-/// An array of the file, or a third of one: queries, keys or values.
+/// An array of the file: a whole parameter, or its queries, keys or values.
 struct Source<'a> {
     entry: &'a ArrayEntry,
     part: Part,
@@ -275,13 +275,12 @@ fn config_of(
     expected: Option<Variant>,
 ) -> std::result::Result<VitConfig, String> {
     let shape_of = |name: &str| sources.get(name).and_then(|parts| parts.first()).and_then(Source::shape);
+    // Positions that are missing or no square are reported later; any grid will do until then.
     let position_grid = match shape_of("pos_embed").as_deref() {
-        Some(&[1, num_positions, _]) => square_side(num_positions).ok_or_else(|| {
-            format!("{num_positions} position embeddings; expected a square grid, with or without the class token's")
-        })?,
-        // Reported as missing or different below; any grid will do for that.
-        _ => expected.map_or(14, |variant| variant.config().position_grid),
-    };
+        Some(&[1, num_positions, _]) => square_side(num_positions),
+        _ => None,
+    }
+    .unwrap_or_else(|| expected.map_or(14, |variant| variant.config().position_grid));
     if let Some(variant) = expected {
         return Ok(VitConfig { position_grid, ..variant.config() });
     }
@@ -353,6 +352,9 @@ fn compare(wanted: &ParameterShape, parts: &[Source<'_>], mismatch: &mut Mismatc
             found: format!("{:?} {}", source.entry.shape, source.entry.element_type),
             expected: match (fits, source.layout) {
                 (true, _) => "f32, f16, bf16 or f64".to_owned(),
+                (false, _) if wanted.name == "pos_embed" => {
+                    format!("[1, 1 + a square number, {}]", expected[2])
+                }
                 (false, Layout::AsStored) => format!("{expected:?}"),
                 (false, _) => format!("what becomes {expected:?}"),
             },

@@ -5,6 +5,7 @@ use candle_core::{Device, Tensor};
 
 use crate::error::Result;
 use crate::parameters::Parameters;
+use crate::patch_classifier::CLASSIFIER_WEIGHT;
 use crate::pcm::PcmConfig;
 use crate::random::Stream;
 use crate::variants::{ParameterShape, VitConfig};
@@ -60,32 +61,35 @@ impl Initialisation {
         shapes.into_iter().map(draw_one).collect()
     }
 
-    /// The released code is Keras', and so are the LSTM's initial weights: Glorot-uniform input weights,
-    /// orthogonal recurrent weights, a forget bias of one.
     fn values(&self, name: &str, shape: &[usize]) -> Vec<f32> {
         let stream = Stream::named(self.seed, name);
         let num_elements: usize = shape.iter().product();
         let normal = |std: f32| (0..num_elements as u64).map(|i| std * stream.normal(i)).collect();
-        if name.starts_with("hv_bilstm.") {
-            let num_gates = shape[0];
-            return match () {
-                () if name.contains("weight_ih") => {
-                    let limit = (6.0 / (shape[1] + num_gates) as f32).sqrt();
-                    (0..num_elements as u64).map(|i| limit * (2.0 * stream.uniform(i) - 1.0)).collect()
-                }
-                () if name.contains("weight_hh") => orthonormal_columns(shape[0], shape[1], &stream),
-                () if name.contains("bias_ih") => forget_bias(num_gates),
-                () => vec![0.0; num_elements],
-            };
-        }
         match name {
-            "patch_classifier.weight" => normal(self.classifier_std),
-            "cls_token" | "pos_embed" | "reg_token" => normal(BACKBONE_STD),
+            _ if name.starts_with("hv_bilstm.") => lstm_values(name, shape, &stream),
+            CLASSIFIER_WEIGHT => normal(self.classifier_std),
             _ if name.contains("norm") && name.ends_with("weight") => vec![1.0; num_elements],
             _ if name.ends_with("gamma") => vec![1.0; num_elements],
             _ if name.ends_with("bias") => vec![0.0; num_elements],
             _ => normal(BACKBONE_STD),
         }
+    }
+}
+
+/// The released code is Keras', and so are the LSTMs' initial weights: Glorot-uniform input weights, orthogonal
+/// recurrent weights, a forget bias of one.
+fn lstm_values(name: &str, shape: &[usize], stream: &Stream) -> Vec<f32> {
+    let num_gates = shape[0];
+    if name.contains("weight_ih") {
+        let limit = (6.0 / (shape[1] + num_gates) as f32).sqrt();
+        let num_elements = (num_gates * shape[1]) as u64;
+        (0..num_elements).map(|i| limit * (2.0 * stream.uniform(i) - 1.0)).collect()
+    } else if name.contains("weight_hh") {
+        orthonormal_columns(num_gates, shape[1], stream)
+    } else if name.contains("bias_ih") {
+        forget_bias(num_gates)
+    } else {
+        vec![0.0; num_gates]
     }
 }
 

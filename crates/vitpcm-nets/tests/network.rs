@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use vitpcm_nets::{
     Dropout, DropoutRates, Initialisation, Mode, NetsError, Parameters, PatchConditioning, PcmConfig,
-    PcmNetwork, Pooling, VARIANTS, Variant,
+    PcmNetwork, Pooling, VARIANTS, Variant, VitConfig,
 };
 
 fn nano() -> (PcmConfig, Parameters) {
@@ -153,6 +153,32 @@ fn exactly_the_chosen_parameters_learn() {
     assert!(values(&scores).iter().all(|score| (score - 0.2).abs() < 1e-6));
     assert_eq!(parameters.make_trainable(|name| name == "cls_token").unwrap().len(), 1);
     assert!(values(parameters.get("patch_classifier.weight").unwrap()).iter().all(|&weight| weight == 0.0));
+}
+
+#[test]
+fn every_parameter_can_learn_even_through_resized_positions() {
+    let backbone = VitConfig {
+        patch: 8,
+        width: 32,
+        depth: 2,
+        heads: 2,
+        registers: 3,
+        layer_scale: true,
+        position_grid: 5,
+    };
+    let config =
+        PcmConfig { conditioning: PatchConditioning::HvBilstm { units: 4 }, ..PcmConfig::paper(backbone, 3) };
+    let mut parameters = Initialisation::official(1).network(&config, &Device::Cpu).unwrap();
+    let variables = parameters.make_trainable(|_| true).unwrap();
+    assert_eq!(variables.len(), config.parameter_shapes().len());
+    let network = PcmNetwork::new(&config, &parameters).unwrap();
+    let output = network.forward(&pixels(24, 32), &mut Mode::Inference).unwrap();
+    let gradients = output.scores_on_grid.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+    for (name, variable) in &variables {
+        let gradient = gradients.get(variable).unwrap_or_else(|| panic!("{name} has no gradient"));
+        assert_eq!(gradient.dims(), variable.dims(), "{name}");
+        assert!(values(&gradient.abs().unwrap()).into_iter().any(|value| value > 0.0), "{name}");
+    }
 }
 
 #[test]

@@ -245,15 +245,29 @@ fn everything_that_does_not_fit_is_listed_in_one_error() {
     let fc2 = arrays.get_mut("blocks.0.mlp.fc2.weight").unwrap();
     fc2.shape = vec![256, 64];
     arrays.get_mut("cls_token").unwrap().dtype = Dtype::U32;
+    let positions = arrays.get_mut("pos_embed").unwrap();
+    positions.shape = vec![1, 3, 64];
+    positions.values.truncate(3 * 64);
     let path = folder.write(arrays);
 
     let mismatch = mismatch_of(&path, None);
     assert_eq!(mismatch.missing, ["blocks.0.norm1.weight", "blocks.0.mlp.fc1.bias", "norm.bias"]);
     assert_eq!(mismatch.unused, ["blocks.0.mlp.fc9.bias"]);
     let different: Vec<_> = mismatch.different.iter().map(|d| (d.name.as_str(), d.found.as_str())).collect();
-    assert_eq!(different, [("cls_token", "[1, 1, 64] u32"), ("blocks.0.mlp.fc2.weight", "[256, 64] f32")]);
+    let expected = [
+        ("cls_token", "[1, 1, 64] u32"),
+        ("pos_embed", "[1, 3, 64] f32"),
+        ("blocks.0.mlp.fc2.weight", "[256, 64] f32"),
+    ];
+    assert_eq!(different, expected);
     let message = mismatch.to_string();
-    for part in ["weights.safetensors", "norm.bias", "fc9", "[256, 64] f32, expected [64, 256]"] {
+    for part in [
+        "weights.safetensors",
+        "norm.bias",
+        "fc9",
+        "[256, 64] f32, expected [64, 256]",
+        "1 + a square number",
+    ] {
         assert!(message.contains(part), "`{part}` is not in:\n{message}");
     }
 }
