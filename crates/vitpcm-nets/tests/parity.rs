@@ -112,13 +112,14 @@ fn real_vit_ti_weights_give_pytorchs_features() {
     let vit = Vit::new(&imported.summary.config, &imported.parameters).unwrap();
     let tokens = vit.forward(&tensor("pixels", &[1, 3, 256, 384]), &mut Mode::Inference).unwrap();
     let logits = imported.head.unwrap().forward(&vit.class_feature(&tokens).unwrap()).unwrap();
-    // Features of real weights reach 17, logits 8: the bound is relative to that.
-    check_close(&logits, "expected_vit_tiny.npz", "logits", 10.0 * BOUND);
+    // These features reach 22, and PyTorch's own differ by up to 1e-4 between f32 and f64.
+    let bound = 5e-4;
+    check_close(&logits, "expected_vit_tiny.npz", "logits", bound);
     check_close(
         &every([4, 6], &vit.patch_features(&tokens).unwrap()),
         "expected_vit_tiny.npz",
         "grid",
-        10.0 * BOUND,
+        bound,
     );
 }
 
