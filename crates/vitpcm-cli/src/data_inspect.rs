@@ -1,7 +1,8 @@
 //! `vitpcm data inspect`: what we understood of a data set.
 
 use crate::outcome::{Outcome, usage};
-use crate::output::{self, Messages};
+use crate::output;
+use crate::session::Session;
 use crate::table::{Table, grouped};
 use anyhow::Context;
 use std::fmt::Write;
@@ -52,18 +53,15 @@ pub(crate) struct Reading {
     /// Take the splits from the NAME.txt lists of this folder
     #[arg(long, value_name = "DIR")]
     split_lists: Option<PathBuf>,
-    /// Seed of --val-share
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
     /// The largest image that is decoded, in megapixels
     #[arg(long, value_name = "N", default_value_t = 100)]
     max_megapixels: u64,
 }
 
 impl Reading {
-    pub(crate) fn open_options(&self) -> OpenOptions {
+    pub(crate) fn open_options(&self, seed: u64) -> OpenOptions {
         let split_by = match (self.val_share, &self.split_lists) {
-            (Some(validation), _) => SplitBy::Share { validation, seed: self.seed },
+            (Some(validation), _) => SplitBy::Share { validation, seed },
             (None, Some(folder)) => SplitBy::Lists(folder.clone()),
             (None, None) => SplitBy::Found,
         };
@@ -81,17 +79,17 @@ impl Reading {
     }
 }
 
-pub(crate) fn inspect(args: &Args, messages: &Messages) -> anyhow::Result<Outcome> {
+pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     if !args.path.exists() {
         return Err(usage(anyhow::anyhow!("{}: there is no such folder or file", args.path.display())));
     }
-    let dataset = Dataset::open(&args.path, &args.reading.open_options())?;
+    let dataset = Dataset::open(&args.path, &args.reading.open_options(session.seed))?;
     let options = InspectOptions {
         limits: args.reading.image_limits(),
         depth: if args.headers_only { InspectDepth::Headers } else { InspectDepth::Content },
         ..InspectOptions::default()
     };
-    let bar = messages.progress_bar(dataset.images().len(), "images");
+    let bar = session.messages.progress_bar(dataset.images().len(), "images");
     let inspection = std::thread::scope(|scope| {
         let worker = scope.spawn(|| inspect_dataset(&dataset, &options));
         while !worker.is_finished() {

@@ -1,7 +1,8 @@
 //! `vitpcm evaluate`: scores of a folder of masks.
 
 use crate::outcome::{Outcome, usage};
-use crate::output::{self, Messages};
+use crate::output;
+use crate::session::Session;
 use crate::table::{Table, grouped, percent};
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -50,7 +51,8 @@ struct Report<'a> {
     confusion: Vec<Vec<u64>>,
 }
 
-pub(crate) fn evaluate(args: &Args, messages: &Messages) -> anyhow::Result<Outcome> {
+pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    let messages = &session.messages;
     let classes = class_list(args).map_err(usage)?;
     let names = args.list.as_deref().map(read_names).transpose().map_err(usage)?;
     let found = MaskPairs::find(&args.pred, &args.truth, names.as_deref())?;

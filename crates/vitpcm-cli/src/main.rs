@@ -2,58 +2,66 @@
 //! what they return into an exit code.
 
 mod config_file;
+mod crf_options;
 mod data_inspect;
 mod evaluate;
+mod image_inputs;
+mod interrupt;
+mod mask_formats;
+mod model_inspect;
+mod model_random;
 mod outcome;
 mod output;
+mod refine;
+mod segment;
+mod session;
 mod table;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use outcome::Outcome;
-use std::path::PathBuf;
+use session::Session;
 use std::process::ExitCode;
 
 /// Pixel masks from image tags: weakly supervised segmentation after ViT-PCM (ECCV 2022).
 #[derive(Parser)]
 #[command(name = "vitpcm", version, max_term_width = 100, args_override_self = true)]
-#[command(
-    after_help = "Exit codes: 0 done; 1 some inputs failed, the rest is done; 2 wrong usage or configuration; \
-                        3 nothing could be done; 130 interrupted, state saved."
-)]
+#[command(after_help = "Exit codes: 0 done; 1 some inputs failed, the rest is done; 2 wrong usage or \
+                        configuration; 3 nothing could be done; 130 interrupted, state saved.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
     #[command(flatten)]
-    common: Common,
-}
-
-/// What every command takes.
-#[derive(clap::Args)]
-struct Common {
-    /// Number of threads [default: all cores]
-    #[arg(long, global = true, value_name = "N", help_heading = "Common options")]
-    threads: Option<std::num::NonZeroUsize>,
-    /// Messages and progress off; results and errors stay
-    #[arg(long, global = true, help_heading = "Common options")]
-    quiet: bool,
-    /// A TOML file with any of this command's options (`crf = true`, `size = 960`); what is typed wins
-    #[arg(long, global = true, value_name = "FILE.toml", help_heading = "Common options")]
-    config: Option<PathBuf>,
+    common: session::Common,
 }
 
 #[derive(Subcommand)]
 enum Command {
+    /// Masks for images or folders of images
+    Segment(segment::Args),
+    /// Dense CRF over stored score maps
+    Refine(refine::Args),
     /// Score predicted masks against true ones
     Evaluate(evaluate::Args),
     /// Look at a data set
     #[command(subcommand)]
     Data(DataCommand),
+    /// Look at models and weights
+    #[command(subcommand)]
+    Model(ModelCommand),
 }
 
 #[derive(Subcommand)]
 enum DataCommand {
     /// What we understood of a data set: images, tags, splits, and every problem found
     Inspect(data_inspect::Args),
+}
+
+#[derive(Subcommand)]
+enum ModelCommand {
+    /// What a weights file or model holds
+    Inspect(model_inspect::Args),
+    /// Write an untrained model, to measure time and memory with
+    Random(model_random::Args),
 }
 
 fn main() -> ExitCode {
@@ -67,12 +75,13 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<Outcome> {
-    if let Some(threads) = cli.common.threads {
-        rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build_global()?;
-    }
-    let messages = output::Messages::new(cli.common.quiet);
+    let session = Session::new(&cli.common)?;
     match cli.command {
-        Command::Evaluate(args) => evaluate::evaluate(&args, &messages),
-        Command::Data(DataCommand::Inspect(args)) => data_inspect::inspect(&args, &messages),
+        Command::Segment(args) => segment::segment(&args, &session),
+        Command::Refine(args) => refine::refine(&args, &session),
+        Command::Evaluate(args) => evaluate::evaluate(&args, &session),
+        Command::Data(DataCommand::Inspect(args)) => data_inspect::inspect(&args, &session),
+        Command::Model(ModelCommand::Inspect(args)) => model_inspect::inspect(&args),
+        Command::Model(ModelCommand::Random(args)) => model_random::random(&args, &session),
     }
 }

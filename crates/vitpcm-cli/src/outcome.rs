@@ -9,6 +9,8 @@ pub(crate) enum Outcome {
     Done,
     /// Some inputs failed; each was named on stderr and the rest is done.
     SomeFailed,
+    /// The user asked to stop; what is done stays, and the command can go on later.
+    Interrupted,
 }
 
 /// A command that could not run: its error ends the program with another code than the usual 3.
@@ -35,6 +37,7 @@ pub(crate) fn report(result: anyhow::Result<Outcome>) -> ExitCode {
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::SomeFailed) => ExitCode::from(1),
+        Ok(Outcome::Interrupted) => ExitCode::from(130),
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::from(if error.is::<UsageError>() { 2 } else { 3 })

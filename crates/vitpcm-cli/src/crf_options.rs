@@ -1,0 +1,75 @@
+//! The dense CRF's settings as options: a preset, and every parameter on top of it.
+
+use clap::ValueEnum;
+use vitpcm::CrfParams;
+
+/// Settings that papers report.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Preset {
+    /// ViT-PCM (our default): Gaussian 3, σ 1; bilateral 4, σ 67 px, σ 3 grey levels; 10 iterations
+    VitPcm,
+    /// DeepLab v1/v2 on VOC: Gaussian 3, σ 3; bilateral 4, σ 121 px, σ 5; 10 iterations
+    Deeplab,
+    /// PSA, IRN, SEAM and others after pydensecrf's example: Gaussian 3, σ 3; bilateral 10, σ 80 px, σ 13; 10 iterations
+    Irn,
+}
+
+/// The CRF's options, as typed.
+#[derive(clap::Args)]
+pub(crate) struct CrfOptions {
+    /// Settings to start from
+    #[arg(long = "crf-preset", value_enum, default_value = "vit-pcm", help_heading = "Dense CRF")]
+    preset: Preset,
+    /// Mean-field iterations
+    #[arg(long = "crf-iterations", value_name = "N", help_heading = "Dense CRF")]
+    iterations: Option<usize>,
+    /// Weight of the smoothness term (0: without it)
+    #[arg(long = "crf-gaussian-weight", value_name = "X", help_heading = "Dense CRF")]
+    gaussian_weight: Option<f32>,
+    /// Reach of the smoothness term, in pixels
+    #[arg(long = "crf-gaussian-sigma", value_name = "X", help_heading = "Dense CRF")]
+    gaussian_sigma: Option<f32>,
+    /// Weight of the appearance term (0: without it)
+    #[arg(long = "crf-bilateral-weight", value_name = "X", help_heading = "Dense CRF")]
+    bilateral_weight: Option<f32>,
+    /// Reach of the appearance term, in pixels
+    #[arg(long = "crf-bilateral-sigma-xy", value_name = "X", help_heading = "Dense CRF")]
+    bilateral_sigma_xy: Option<f32>,
+    /// Tolerance of the appearance term, in grey levels of 0 to 255
+    #[arg(long = "crf-bilateral-sigma-rgb", value_name = "X", help_heading = "Dense CRF")]
+    bilateral_sigma_rgb: Option<f32>,
+    /// Probabilities below this count as this
+    #[arg(long = "crf-floor", value_name = "X", help_heading = "Dense CRF")]
+    floor: Option<f32>,
+}
+
+impl CrfOptions {
+    pub(crate) fn params(&self) -> CrfParams {
+        let preset = match self.preset {
+            Preset::VitPcm => CrfParams::default(),
+            Preset::Deeplab => CrfParams {
+                gaussian_sigma: 3.0,
+                bilateral_sigma_xy: 121.0,
+                bilateral_sigma_rgb: 5.0,
+                ..CrfParams::default()
+            },
+            Preset::Irn => CrfParams {
+                gaussian_sigma: 3.0,
+                bilateral_weight: 10.0,
+                bilateral_sigma_xy: 80.0,
+                bilateral_sigma_rgb: 13.0,
+                ..CrfParams::default()
+            },
+        };
+        CrfParams {
+            iterations: self.iterations.unwrap_or(preset.iterations),
+            gaussian_weight: self.gaussian_weight.unwrap_or(preset.gaussian_weight),
+            gaussian_sigma: self.gaussian_sigma.unwrap_or(preset.gaussian_sigma),
+            bilateral_weight: self.bilateral_weight.unwrap_or(preset.bilateral_weight),
+            bilateral_sigma_xy: self.bilateral_sigma_xy.unwrap_or(preset.bilateral_sigma_xy),
+            bilateral_sigma_rgb: self.bilateral_sigma_rgb.unwrap_or(preset.bilateral_sigma_rgb),
+            floor: self.floor.unwrap_or(preset.floor),
+            ..preset
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! `vitpcm model inspect`: what a weights file or model holds.
+
+use crate::outcome::Outcome;
+use crate::output;
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  vitpcm model inspect runs/mine/model.safetensors")]
+pub(crate) struct Args {
+    /// A model of ours, or backbone weights: .safetensors, .pth, .pt, .npz
+    file: PathBuf,
+    /// Write everything as JSON; `-` prints it instead of the text
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn inspect(args: &Args) -> anyhow::Result<Outcome> {
+    let summary = vitpcm_nets::inspect(&args.file)?;
+    output::json_or_text(args.json.as_deref(), &summary, &format!("{summary}\n"))?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,97 @@
+//! `vitpcm refine`: the dense CRF over stored score maps, several images at a time.
+
+use crate::crf_options::CrfOptions;
+use crate::image_inputs::{self, Input};
+use crate::mask_formats::{Format, Results};
+use crate::outcome::Outcome;
+use crate::session::Session;
+use anyhow::{Context, bail};
+use rayon::prelude::*;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use vitpcm::{CrfParams, refined_label_map};
+use vitpcm_data::{ImageLimits, read_image};
+use vitpcm_masks::StoredScores;
+use vitpcm_masks::resampling::Alignment;
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  \
+    vitpcm segment photos --model model.safetensors --out masks --format npz\n  \
+    vitpcm refine --images photos --scores masks/npz --out refined --crf-preset deeplab")]
+pub(crate) struct Args {
+    /// Folder of the images
+    #[arg(long, value_name = "DIR")]
+    images: PathBuf,
+    /// Folder of their score maps (.npz), as `segment --format npz` writes them
+    #[arg(long, value_name = "DIR")]
+    scores: PathBuf,
+    /// Folder for the masks, each named after its image
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// What to write
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "png", value_name = "FORMAT,…")]
+    format: Vec<Format>,
+    /// The largest image that is decoded, in megapixels
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    max_megapixels: u64,
+    #[command(flatten)]
+    crf_options: CrfOptions,
+}
+
+pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    let messages = &session.messages;
+    let inputs = image_inputs::collect(std::slice::from_ref(&args.images), messages)?;
+    let scores_of = |input: &Input| args.scores.join(format!("{}.npz", input.name));
+    let with_scores: Vec<&Input> = inputs.images.iter().filter(|input| scores_of(input).is_file()).collect();
+    if with_scores.is_empty() {
+        bail!("no image of {} has scores in {}", args.images.display(), args.scores.display());
+    }
+    let num_without = inputs.images.len() - with_scores.len();
+    if num_without > 0 {
+        messages.note(format!("{num_without} images have no scores and are left out"));
+    }
+    std::fs::create_dir_all(&args.out).with_context(|| format!("{}", args.out.display()))?;
+
+    let params = args.crf_options.params();
+    let num_failed = AtomicUsize::new(inputs.num_failed);
+    let bar = messages.progress_bar(with_scores.len(), "refining");
+    with_scores.par_iter().for_each(|input| {
+        if let Err(error) = refine_one(args, input, &scores_of(input), &params) {
+            num_failed.fetch_add(1, Ordering::Relaxed);
+            bar.suspend(|| messages.failure(format!("{error:#}")));
+        }
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let num_failed = num_failed.into_inner();
+    let num_done = with_scores.len() + inputs.num_failed - num_failed;
+    messages
+        .note(format!("{num_done} masks refined, {num_failed} failed; masks are in {}", args.out.display()));
+    if num_done == 0 {
+        bail!("none of the masks could be refined");
+    }
+    Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
+}
+
+fn refine_one(args: &Args, input: &Input, scores: &Path, params: &CrfParams) -> anyhow::Result<()> {
+    let stored = StoredScores::read(scores)?;
+    let limits = ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) };
+    let image = read_image(&input.path, &limits)?;
+    let image_size = (image.width() as usize, image.height() as usize);
+    if image_size != stored.image_size {
+        let (path, scores) = (input.path.display(), scores.display());
+        bail!("{path} is {image_size:?} pixels, but {scores} was made for {:?}", stored.image_size);
+    }
+    let mask = refined_label_map(&stored.scores, &image, Alignment::HalfPixel, params)
+        .with_context(|| format!("{}", input.path.display()))?;
+    let peaks = stored.scores.peaks();
+    let tags: Vec<usize> = (1..peaks.len()).filter(|&class| peaks[class] > 0.0).collect();
+    let results = Results {
+        image: &image,
+        mask: &mask,
+        scores_on_grid: &stored.scores,
+        classes: &stored.classes,
+        tags: &tags,
+    };
+    args.format.iter().try_for_each(|format| format.write(&args.out, &input.name, &results))
+}

@@ -1,0 +1,317 @@
+//! `vitpcm segment`: masks for images. Decoding, the network and writing go on at the same time, a few images apart,
+//! so that memory does not grow with their number.
+
+use crate::crf_options::CrfOptions;
+use crate::image_inputs::{self, Input, TagTable};
+use crate::interrupt::Interrupt;
+use crate::mask_formats::{Format, Results};
+use crate::outcome::{Outcome, usage};
+use crate::output::{self, Messages};
+use crate::session::Session;
+use anyhow::{Context, anyhow, bail};
+use image::RgbImage;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Instant;
+use vitpcm::{Segmentation, Segmenter, SegmenterOptions, Symmetries, TagMode, Tiling, refined_label_map};
+use vitpcm_data::{DataError, ImageLimits, read_image};
+use vitpcm_masks::{Classes, LabelMap};
+
+/// Images decoded ahead of the network, and results waiting to be written.
+const IN_FLIGHT: usize = 2;
+
+/// Written beside the masks, so that `evaluate` and other tools know the classes.
+const CLASS_LIST: &str = "classes.txt";
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    vitpcm segment photos --model runs/mine/model.safetensors --predict-tags --out masks --format png,overlay\n  \
+    vitpcm segment VOC2012 --model model.safetensors --tags-file VOC2012 --crf --out pseudo-masks")]
+pub(crate) struct Args {
+    /// Images, or folders of images (at any depth)
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Folder for the masks, each named after its image
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// The model, as `train` writes it
+    #[arg(long, value_name = "FILE")]
+    model: PathBuf,
+    #[command(flatten)]
+    tags: TagOptions,
+    /// Refine each mask by a dense CRF
+    #[arg(long)]
+    crf: bool,
+    /// Side in pixels to which images are resized for the network [default: the model's own]
+    #[arg(long, value_name = "N")]
+    size: Option<usize>,
+    /// Average the scores over these scales of the size
+    #[arg(long, value_name = "X,Y,…", value_delimiter = ',')]
+    scales: Vec<f64>,
+    /// Average the scores over the 8 symmetries of the square
+    #[arg(long)]
+    symmetries: bool,
+    /// Cut images with a longer side than this, in pixels, into overlapping tiles
+    #[arg(long, value_name = "N", default_value_t = Tiling::default().above)]
+    tile_above: usize,
+    /// Side of a tile, in pixels of the image
+    #[arg(long, value_name = "N", default_value_t = Tiling::default().tile_side)]
+    tile_side: usize,
+    /// What to write
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "png", value_name = "FORMAT,…")]
+    format: Vec<Format>,
+    /// Skip images whose results are there and whole
+    #[arg(long)]
+    resume: bool,
+    /// Write the tags of each image, with their probabilities, as JSON; `-` prints them
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The largest image that is decoded, in megapixels
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    max_megapixels: u64,
+    #[command(flatten)]
+    crf_options: CrfOptions,
+}
+
+#[derive(clap::Args)]
+#[group(multiple = false)]
+struct TagOptions {
+    /// What is in every image: class names, comma between them
+    #[arg(long, value_name = "dog,person", value_delimiter = ',')]
+    tags: Vec<String>,
+    /// What is in each image: a tag file (tags.csv, tags.json, …) or a data set
+    #[arg(long, value_name = "FILE")]
+    tags_file: Option<PathBuf>,
+    /// Let the model say what is in each image (the default)
+    #[arg(long)]
+    predict_tags: bool,
+    /// Let every class compete in every pixel
+    #[arg(long)]
+    no_tags: bool,
+    /// Probability from which a predicted tag counts
+    #[arg(long, value_name = "0..1", default_value_t = 0.5, group = "threshold")]
+    tag_threshold: f32,
+}
+
+/// Where tags come from, resolved.
+enum TagSource {
+    Given(Vec<usize>),
+    Table(TagTable),
+    Predicted { threshold: f32 },
+    Unknown,
+}
+
+impl TagSource {
+    fn new(args: &Args, classes: &Classes) -> anyhow::Result<TagSource> {
+        let options = &args.tags;
+        if let Some(file) = &options.tags_file {
+            return Ok(TagSource::Table(TagTable::read(file, &args.paths, classes)?));
+        }
+        if options.no_tags {
+            return Ok(TagSource::Unknown);
+        }
+        if options.tags.is_empty() {
+            return Ok(TagSource::Predicted { threshold: options.tag_threshold });
+        }
+        let index = |name: &String| {
+            let known = || classes.names()[1..].join(", ");
+            let index = classes.index_of(name.trim()).filter(|&index| index > 0);
+            index.ok_or_else(|| anyhow!("--tags: the model does not know `{name}`; it knows {}", known()))
+        };
+        Ok(TagSource::Given(options.tags.iter().map(index).collect::<Result<_, _>>()?))
+    }
+
+    fn mode_of(&self, input: &Input) -> anyhow::Result<TagMode<'_>> {
+        Ok(match self {
+            TagSource::Given(tags) => TagMode::Given(tags),
+            TagSource::Table(table) => {
+                let tags = table.tags_of(&input.path);
+                TagMode::Given(tags.ok_or_else(|| anyhow!("the tag file does not name it"))?)
+            }
+            TagSource::Predicted { threshold } => TagMode::Predicted { threshold: *threshold },
+            TagSource::Unknown => TagMode::Unknown,
+        })
+    }
+}
+
+/// What `--json` says of an image.
+#[derive(serde::Serialize)]
+struct ImageTags {
+    image: PathBuf,
+    tags: Vec<String>,
+    probabilities: Vec<f32>,
+}
+
+/// An image on its way through the stages.
+struct Decoded<'a> {
+    input: &'a Input,
+    image: Result<RgbImage, DataError>,
+}
+
+struct Segmented<'a> {
+    input: &'a Input,
+    image: RgbImage,
+    segmentation: Segmentation,
+}
+
+pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    let messages = &session.messages;
+    let segmenter = open_segmenter(args, session)?;
+    let tags = TagSource::new(args, segmenter.classes()).map_err(usage)?;
+    let inputs = image_inputs::collect(&args.paths, messages)?;
+    std::fs::create_dir_all(&args.out).with_context(|| format!("{}", args.out.display()))?;
+    let class_list = segmenter.classes().names()[1..].join("\n") + "\n";
+    output::write_file(&args.out.join(CLASS_LIST), class_list.as_bytes())?;
+
+    let is_done = |input: &Input| args.format.iter().all(|format| format.is_done(&args.out, &input.name));
+    let (done, todo): (Vec<&Input>, Vec<&Input>) =
+        inputs.images.iter().partition(|input| args.resume && is_done(input));
+    if !done.is_empty() {
+        messages.note(format!("{} of {} images are done already", done.len(), inputs.images.len()));
+    }
+    let interrupt = Interrupt::listen()?;
+    let started = Instant::now();
+    let written = run_stages(args, &segmenter, &tags, &todo, messages, &interrupt)?;
+    let num_failed = inputs.num_failed + written.num_failed;
+    if let Some(path) = &args.json {
+        output::json_or_text(Some(path), &written.tags, "")?;
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let num_written = written.tags.len();
+    let rate = num_written as f64 / seconds.max(1e-9);
+    messages.note(format!(
+        "{num_written} images segmented in {seconds:.1} s ({rate:.2} a second), {num_failed} failed; masks are in {}",
+        args.out.display()
+    ));
+    if interrupt.is_asked() {
+        messages.note("interrupted; the same command with --resume goes on");
+        return Ok(Outcome::Interrupted);
+    }
+    if num_written == 0 && done.is_empty() && num_failed > 0 {
+        bail!("none of the images could be segmented");
+    }
+    Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
+}
+
+fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
+    let options = SegmenterOptions {
+        size: args.size,
+        scales: args.scales.clone(),
+        symmetries: if args.symmetries { Symmetries::All } else { Symmetries::Identity },
+        tiling: Tiling { above: args.tile_above, tile_side: args.tile_side },
+        ..SegmenterOptions::default()
+    };
+    Segmenter::open(&args.model, &session.device, options).map_err(usage)
+}
+
+/// What came of all images.
+#[derive(Default)]
+struct Written {
+    tags: Vec<ImageTags>,
+    num_failed: usize,
+}
+
+/// One thread decodes, this one runs the network, one refines and writes.
+fn run_stages(
+    args: &Args,
+    segmenter: &Segmenter,
+    tags: &TagSource,
+    inputs: &[&Input],
+    messages: &Messages,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Written> {
+    let bar = messages.progress_bar(inputs.len(), "segmenting");
+    let limits = ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) };
+    let (decoded_sender, decoded) = sync_channel(IN_FLIGHT);
+    let (segmented_sender, segmented) = sync_channel(IN_FLIGHT);
+    std::thread::scope(|scope| {
+        scope.spawn(move || decode_all(inputs, &limits, interrupt, &decoded_sender));
+        let writer = scope.spawn(|| write_all(args, segmenter.classes(), segmented, messages, &bar));
+        let mut num_failed = 0;
+        for Decoded { input, image } in decoded {
+            let result = image.map_err(anyhow::Error::from).and_then(|image| {
+                let mode = tags.mode_of(input).with_context(|| format!("{}", input.path.display()))?;
+                let segmentation =
+                    segmenter.segment(&image, mode).with_context(|| format!("{}", input.path.display()))?;
+                Ok(Segmented { input, image, segmentation })
+            });
+            match result {
+                // The writer takes everything until this end of the channel is dropped.
+                Ok(result) => drop(segmented_sender.send(result)),
+                Err(error) => {
+                    num_failed += 1;
+                    bar.suspend(|| messages.failure(format!("{error:#}")));
+                    bar.inc(1);
+                }
+            }
+        }
+        drop(segmented_sender);
+        let mut written = writer.join().map_err(|_| anyhow!("writing stopped by a bug; please report it"))?;
+        written.num_failed += num_failed;
+        bar.finish_and_clear();
+        Ok(written)
+    })
+}
+
+fn decode_all<'a>(
+    inputs: &[&'a Input],
+    limits: &ImageLimits,
+    interrupt: &Interrupt,
+    decoded: &SyncSender<Decoded<'a>>,
+) {
+    for &input in inputs {
+        let image = read_image(&input.path, limits);
+        if interrupt.is_asked() || decoded.send(Decoded { input, image }).is_err() {
+            return;
+        }
+    }
+}
+
+fn write_all(
+    args: &Args,
+    classes: &Classes,
+    segmented: Receiver<Segmented<'_>>,
+    messages: &Messages,
+    bar: &indicatif::ProgressBar,
+) -> Written {
+    let mut written = Written::default();
+    for item in segmented {
+        match write_one(args, classes, &item) {
+            Ok(()) => written.tags.push(image_tags(&item, classes)),
+            Err(error) => {
+                written.num_failed += 1;
+                let path = item.input.path.display().to_string();
+                bar.suspend(|| messages.failure(format!("{path}: {error:#}")));
+            }
+        }
+        bar.inc(1);
+    }
+    written
+}
+
+fn write_one(args: &Args, classes: &Classes, item: &Segmented<'_>) -> anyhow::Result<()> {
+    let Segmented { input, image, segmentation } = item;
+    let mask: LabelMap = if args.crf {
+        let params = args.crf_options.params();
+        refined_label_map(&segmentation.scores_on_grid, image, segmentation.alignment, &params)?
+    } else {
+        segmentation.label_map()
+    };
+    let results = Results {
+        image,
+        mask: &mask,
+        scores_on_grid: &segmentation.scores_on_grid,
+        classes,
+        tags: &segmentation.tags,
+    };
+    args.format.iter().try_for_each(|format| format.write(&args.out, &input.name, &results))
+}
+
+fn image_tags(item: &Segmented<'_>, classes: &Classes) -> ImageTags {
+    let Segmentation { tags, tag_probabilities, .. } = &item.segmentation;
+    ImageTags {
+        image: item.input.path.clone(),
+        tags: tags.iter().map(|&tag| classes.names()[tag].clone()).collect(),
+        probabilities: tags.iter().map(|&tag| tag_probabilities[tag]).collect(),
+    }
+}

@@ -1,0 +1,262 @@
+//! The commands as a user runs them: exit codes, messages and files of CLI.md.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use vitpcm_data::DrawnScenes;
+use vitpcm_masks::{LabelMap, StoredScores, read_label_png, write_label_png};
+
+fn vitpcm(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vitpcm")).args(arguments).output().unwrap()
+}
+
+/// Runs a command, expects an exit code, gives what it printed: (stdout, stderr).
+#[track_caller]
+fn check(arguments: &[&str], code: i32) -> (String, String) {
+    let output = vitpcm(arguments);
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{stdout}\n{stderr}");
+    (stdout, stderr)
+}
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_string()
+    }
+
+    fn mask(&self, name: &str, width: usize, labels: &[u8]) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let map = LabelMap::new(width, labels.len() / width, labels.to_vec()).unwrap();
+        write_label_png(&path, &map).unwrap();
+    }
+
+    /// Six drawn scenes with tags, and an untrained model that knows their classes.
+    fn with_scenes_and_model() -> Folder {
+        let folder = Folder::new();
+        DrawnScenes { seed: 3, side: 64 }.write(&folder.path("scenes"), 4, 2).unwrap();
+        let names = DrawnScenes::classes().names()[1..].join("\n");
+        std::fs::write(folder.path("names.txt"), names).unwrap();
+        let (model, names) = (folder.text("model.safetensors"), folder.text("names.txt"));
+        check(&["model", "random", "--backbone", "vit-nano16", "--classes", &names, "--out", &model], 0);
+        folder
+    }
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn evaluate_prints_a_table_and_writes_json_and_a_picture() {
+    let folder = Folder::new();
+    folder.mask("pred/a.png", 3, &[0, 0, 1, 1, 2, 2, 2, 1, 3]);
+    folder.mask("truth/a.png", 3, &[0, 0, 0, 1, 1, 2, 2, 255, 0]);
+    let (pred, truth) = (folder.text("pred"), folder.text("truth"));
+    let (file, picture) = (folder.text("scores.json"), folder.text("confusion.svg"));
+    let (stdout, _) =
+        check(&["evaluate", "--pred", &pred, "--truth", &truth, "--json", &file, "--picture", &picture], 0);
+    // (1/2 + 1/3 + 2/3) / 3: worked by hand in vitpcm-masks' evaluation tests.
+    assert!(stdout.contains("mIoU, 3 classes in the truth") && stdout.contains("50.00"), "{stdout}");
+    let scores = json(&std::fs::read_to_string(file).unwrap());
+    assert_eq!(scores["miou"], 50.0);
+    assert_eq!(scores["confusion"][0], serde_json::json!([2, 1, 0, 1, 0]));
+    assert!(std::fs::read_to_string(picture).unwrap().starts_with("<svg"));
+}
+
+#[test]
+fn evaluate_names_what_does_not_fit_and_scores_the_rest() {
+    let folder = Folder::new();
+    for name in ["pred/good.png", "truth/good.png", "pred/size.png", "pred/alone.png"] {
+        folder.mask(name, 2, &[0, 1]);
+    }
+    folder.mask("truth/size.png", 1, &[0, 1]);
+    folder.mask("pred/index.png", 2, &[0, 90]);
+    folder.mask("truth/index.png", 2, &[0, 1]);
+    let (pred, truth) = (folder.text("pred"), folder.text("truth"));
+    let (stdout, stderr) =
+        check(&["evaluate", "--pred", &pred, "--truth", &truth, "--classes", "voc", "--json", "-"], 1);
+    assert_eq!(
+        (json(&stdout)["num_images"].clone(), json(&stdout)["num_failed"].clone()),
+        (1.into(), 3.into())
+    );
+    for expected in ["size.png", "index.png: the prediction holds class index 90", "alone: no true mask"] {
+        assert!(stderr.contains(expected), "{expected} is not in\n{stderr}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_2_and_nothing_to_do_is_3() {
+    let folder = Folder::new();
+    let nowhere = folder.text("nowhere");
+    check(&["evaluate", "--pred", "x"], 2);
+    check(&["frobnicate"], 2);
+    let (_, stderr) = check(&["data", "inspect", &nowhere], 2);
+    assert!(stderr.contains("nowhere: there is no such folder"), "{stderr}");
+    let empty = folder.text("");
+    let (_, stderr) = check(&["data", "inspect", &empty], 3);
+    assert!(stderr.contains("no data set recognised here; expected one of"), "{stderr}");
+    let (_, stderr) = check(&["evaluate", "--pred", &nowhere, "--truth", &empty], 3);
+    assert!(stderr.contains("nowhere"), "{stderr}");
+    let (_, stderr) = check(&["--device", "tpu", "data", "inspect", &empty], 2);
+    assert!(stderr.contains("expected cpu, cuda, cuda:N or metal"), "{stderr}");
+    let (_, stderr) = check(&["segment", &empty, "--out", &nowhere, "--model", &nowhere], 2);
+    assert!(stderr.contains("nowhere"), "{stderr}");
+}
+
+#[test]
+fn a_config_file_takes_what_options_take_and_what_is_typed_wins() {
+    let folder = Folder::new();
+    folder.mask("pred/a.png", 2, &[0, 1]);
+    folder.mask("truth/a.png", 2, &[0, 1]);
+    let config = folder.text("config.toml");
+    let text =
+        format!("pred = {:?}\ntruth = {:?}\nclasses = \"voc\"\n", folder.text("pred"), folder.text("truth"));
+    std::fs::write(&config, text).unwrap();
+    let (stdout, _) = check(&["evaluate", "--config", &config], 0);
+    assert!(stdout.contains("aeroplane"), "{stdout}");
+    let (stdout, _) = check(&["evaluate", "--config", &config, "--classes", "coco"], 0);
+    assert!(stdout.contains("person") && !stdout.contains("aeroplane"), "{stdout}");
+    std::fs::write(&config, "colour = true\n").unwrap();
+    let (_, stderr) = check(&["evaluate", "--config", &config], 2);
+    assert!(stderr.contains("unknown key `colour`; this command knows pred, truth"), "{stderr}");
+}
+
+#[test]
+fn inspect_tells_what_is_in_a_drawn_data_set() {
+    let folder = Folder::new();
+    DrawnScenes { seed: 1, side: 48 }.write(&folder.path("scenes"), 5, 3).unwrap();
+    std::fs::write(folder.path("scenes/images/broken.png"), b"\x89PNG").unwrap();
+    let scenes = folder.text("scenes");
+    let (stdout, _) = check(&["data", "inspect", &scenes], 0);
+    assert!(stdout.contains("tags.csv") && stdout.contains("broken.png"), "{stdout}");
+    let (stdout, _) = check(&["data", "inspect", &scenes, "--json", "-"], 0);
+    let splits = &json(&stdout)["splits"];
+    assert_eq!((&splits[0]["images"], &splits[1]["images"]), (&5.into(), &3.into()));
+}
+
+#[test]
+fn segment_writes_every_format_names_failures_and_resumes() {
+    let folder = Folder::with_scenes_and_model();
+    std::fs::write(folder.path("scenes/images/broken.jpg"), "not an image").unwrap();
+    let (images, model, out) =
+        (folder.text("scenes/images"), folder.text("model.safetensors"), folder.text("out"));
+    let command = [
+        "segment",
+        &images,
+        "--model",
+        &model,
+        "--out",
+        &out,
+        "--size",
+        "64",
+        "--no-tags",
+        "--format",
+        "png,overlay,heatmap,npy,npz",
+    ];
+    let (_, stderr) = check(&command, 1);
+    assert!(stderr.contains("broken.jpg: ") && stderr.contains("6 images segmented"), "{stderr}");
+    let mask = read_label_png(&folder.path("out/scene-0003.png")).unwrap();
+    assert_eq!(mask.size(), (64, 64));
+    let stored = StoredScores::read(&folder.path("out/npz/scene-0003.npz")).unwrap();
+    assert_eq!((stored.scores.size(), stored.image_size), ((4, 4), (64, 64)));
+    for name in
+        ["overlay/scene-0003.png", "heatmap/scene-0003/001-disc.png", "npy/scene-0003.npy", "classes.txt"]
+    {
+        assert!(folder.path("out").join(name).is_file(), "{name}");
+    }
+    // One mask cut short: a resumed run makes just that one again.
+    let path = folder.path("out/scene-0003.png");
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    std::fs::remove_file(folder.path("scenes/images/broken.jpg")).unwrap();
+    let (_, stderr) = check(&[&command[..], &["--resume"]].concat(), 0);
+    assert!(
+        stderr.contains("5 of 6 images are done already") && stderr.contains("1 images segmented"),
+        "{stderr}"
+    );
+    assert_eq!(std::fs::read(&path).unwrap(), whole);
+    // What segment wrote is what evaluate takes, pictures for people left out.
+    let truth = folder.text("scenes/masks");
+    let (stdout, _) = check(&["evaluate", "--pred", &out, "--truth", &truth], 0);
+    assert!(stdout.contains("6 images") && stdout.contains("background"), "{stdout}");
+}
+
+#[test]
+fn tags_come_from_the_command_line_or_a_file() {
+    let folder = Folder::with_scenes_and_model();
+    let (images, model, out) =
+        (folder.text("scenes/images"), folder.text("model.safetensors"), folder.text("out"));
+    let base = ["segment", &images, "--model", &model, "--out", &out, "--size", "64", "--json", "-"];
+    let tags_of = |more: &[&str]| json(&check(&[&base[..], more].concat(), 0).0)[0]["tags"].clone();
+    assert_eq!(tags_of(&["--tags", "disc, cross"]), serde_json::json!(["disc", "cross"]));
+    let scene = DrawnScenes { seed: 3, side: 64 }.scene(0);
+    let classes = DrawnScenes::classes();
+    let expected: Vec<&str> = scene.tags.iter().map(|tag| classes.name(usize::from(tag)).unwrap()).collect();
+    assert_eq!(tags_of(&["--tags-file", &folder.text("scenes/tags.csv")]), serde_json::json!(expected));
+    assert_eq!(tags_of(&["--tags-file", &folder.text("scenes")]), serde_json::json!(expected));
+    // A tag file that lies elsewhere, and says nothing of five of the six images.
+    std::fs::write(folder.path("elsewhere.csv"), "image,tags\nscene-0000.png,triangle\n").unwrap();
+    let (_, stderr) = check(&[&base[..8], &["--tags-file", &folder.text("elsewhere.csv")]].concat(), 1);
+    assert!(stderr.contains("scene-0001.png: the tag file does not name it"), "{stderr}");
+    assert!(stderr.contains("1 images segmented"), "{stderr}");
+    let (_, stderr) = check(&[&base[..8], &["--tags", "unicorn"]].concat(), 2);
+    assert!(stderr.contains("does not know `unicorn`; it knows disc, square, triangle, cross"), "{stderr}");
+    check(&[&base[..8], &["--tags", "disc", "--no-tags"]].concat(), 2);
+}
+
+#[test]
+fn refine_gives_what_segment_with_crf_gives() {
+    let folder = Folder::with_scenes_and_model();
+    let (images, model) = (folder.text("scenes/images"), folder.text("model.safetensors"));
+    let (direct, stored, refined) = (folder.text("direct"), folder.text("stored"), folder.text("refined"));
+    let segment = ["segment", &images, "--model", &model, "--size", "64", "--no-tags", "--out"];
+    check(&[&segment[..], &[&direct, "--crf"]].concat(), 0);
+    check(&[&segment[..], &[&stored, "--format", "npz"]].concat(), 0);
+    let scores = format!("{stored}/npz");
+    check(&["refine", "--images", &images, "--scores", &scores, "--out", &refined], 0);
+    let read = |folder: &str| read_label_png(&Path::new(folder).join("scene-0001.png")).unwrap();
+    let (direct, refined) = (read(&direct), read(&refined));
+    // The stored scores have 16 bits; a pixel on the edge between two classes may fall to the other side.
+    let num_different = direct.labels().iter().zip(refined.labels()).filter(|(a, b)| a != b).count();
+    assert!(num_different * 200 < direct.labels().len(), "{num_different} pixels differ");
+    let (_, stderr) = check(&["refine", "--images", &images, "--scores", &images, "--out", &stored], 3);
+    assert!(stderr.contains("has scores in"), "{stderr}");
+}
+
+#[test]
+fn model_inspect_tells_models_from_other_files() {
+    let folder = Folder::with_scenes_and_model();
+    let (stdout, _) = check(&["model", "inspect", &folder.text("model.safetensors")], 0);
+    assert!(stdout.contains("vit-nano16") && stdout.contains("disc, square, triangle, cross"), "{stdout}");
+    let (stdout, _) = check(&["model", "inspect", &folder.text("model.safetensors"), "--json", "-"], 0);
+    assert_eq!(json(&stdout)["kind"], "model");
+    let (_, stderr) = check(&["model", "inspect", &folder.text("names.txt")], 3);
+    assert!(stderr.contains("names.txt"), "{stderr}");
+}
+
+#[test]
+fn every_help_has_an_example() {
+    for command in [
+        &["segment"][..],
+        &["refine"],
+        &["evaluate"],
+        &["data", "inspect"],
+        &["model", "inspect"],
+        &["model", "random"],
+    ] {
+        let (stdout, _) = check(&[command, &["--help"]].concat(), 0);
+        assert!(stdout.contains("Example"), "{command:?}\n{stdout}");
+        assert!(stdout.contains(&format!("vitpcm {}", command.join(" "))), "{command:?}\n{stdout}");
+    }
+}
