@@ -2,7 +2,7 @@
 //! in the order of the ids; each file is a split. The polygons of the full train file are kept in about a third of
 //! the file's size.
 
-use crate::file_index::{FileIndex, IMAGES};
+use crate::file_index::{FileIndex, IMAGES, Unresolved};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
 use crate::tag_rows::problem_of_unresolved;
 use crate::{CocoTruth, MaskSource, Problem, ProblemKind, split};
@@ -224,10 +224,23 @@ pub(crate) fn read(index: &FileIndex, files: &[PathBuf]) -> Listing {
     let mut entry_of_image: HashMap<usize, usize> = HashMap::new();
     for (path, file) in parsed {
         let split = split_name(path);
+        let folders = [format!("{IMAGES}/{split}"), split.clone(), IMAGES.to_string()];
+        let folders = folders.each_ref().map(String::as_str);
+        let holds_images =
+            |folder: &String| index.images.iter().any(|image| image.relative.starts_with(folder));
+        let own_folder = folders[..2].iter().map(|folder| format!("{folder}/")).find(holds_images);
         for truth in truths_of(path, file, &categories, &mut problems) {
-            let folders = [format!("{IMAGES}/{split}"), split.clone(), IMAGES.to_string()];
-            let folders: Vec<&str> = folders.iter().map(String::as_str).collect();
-            let image = match index.resolve(&truth.file_name, &folders) {
+            let found = index.resolve(&truth.file_name, &folders).and_then(|image| {
+                // Splits may use the same names: what is missing here must not be taken from another.
+                let is_foreign =
+                    own_folder.as_ref().is_some_and(|own| !index.images[image].relative.starts_with(own));
+                if is_foreign && !truth.file_name.contains('/') {
+                    Err(Unresolved::Missing)
+                } else {
+                    Ok(image)
+                }
+            });
+            let image = match found {
                 Ok(image) => image,
                 Err(why) => {
                     let place = format!("image {}", truth.image_id);

@@ -162,7 +162,7 @@ impl Dataset {
     }
 
     /// What was found wrong while reading lists and annotations, sorted. Images and masks themselves are looked at
-    /// by [`inspect`](crate::inspect).
+    /// by [`inspect`](crate::inspect()).
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }

@@ -199,6 +199,27 @@ fn coco_finds_images_in_every_usual_folder_and_one_image_in_two_splits() {
 }
 
 #[test]
+fn an_image_missing_from_its_split_is_not_taken_from_another() {
+    let folder = Folder::new();
+    folder.images(["train/1.jpg", "val/1.jpg", "val/2.jpg"]);
+    let listed = r#"{"images": [{"id": 1, "file_name": "1.jpg"}, {"id": 2, "file_name": "2.jpg"}]}"#;
+    folder.file("instances_train.json", listed);
+    folder.file("instances_val.json", listed);
+    folder.file("instances_minival.json", r#"{"images": [{"id": 2, "file_name": "2.jpg"}]}"#);
+    let dataset = folder.open();
+    let val = vec!["val/1.jpg", "val/2.jpg"];
+    let expected =
+        BTreeMap::from([("train", vec!["train/1.jpg"]), ("val", val), ("minival", vec!["val/2.jpg"])]);
+    assert_eq!(splits(&dataset), expected);
+    demand(
+        &problems(&folder, dataset.problems()),
+        ProblemKind::TagWithoutImage,
+        "2.jpg",
+        "instances_train.json",
+    );
+}
+
+#[test]
 fn malformed_coco_shapes_are_errors_of_their_image_only() {
     let wrong = INSTANCES.replace("[8, 8, 8]", "[8, 8]").replace("\"08`0\"", "\"0\"");
     let folder = Folder::new();

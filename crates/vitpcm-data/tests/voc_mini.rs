@@ -1,6 +1,8 @@
 //! The VOC subset beside the checkout, where there is one. Expected figures were counted with a few lines of Python
 //! (xml.etree over Annotations, Pillow and NumPy over SegmentationClass), not with this crate.
 
+#![allow(clippy::print_stderr, reason = "a test says what it skipped")]
+
 use std::path::Path;
 use vitpcm_data::{Dataset, Difficult, InspectOptions, Layout, OpenOptions, Range, TagSource, inspect};
 
