@@ -2,7 +2,7 @@
 //! layout is read is left to the file named after it.
 
 use crate::file_index::{FileIndex, file_name, without_extension};
-use crate::layout::Found;
+use crate::layout::{Found, Source};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
 use crate::split::{self, Split, SplitBy};
 use crate::{DataError, Layout, MaskSource, Problem, ProblemKind, Tags};
@@ -99,9 +99,9 @@ impl Dataset {
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, DataError> {
         let found = Found::at(path)?;
         // A devkit holds masks of several kinds beside its images, which are no images of the data set.
-        let index = match (&options.images, found.layout) {
+        let index = match (&options.images, &found.source) {
             (Some(folder), _) => FileIndex::walk(folder),
-            (None, Layout::VocDevkit) => FileIndex::walk(&found.root.join(voc::IMAGE_FOLDER)),
+            (None, Source::VocDevkit) => FileIndex::walk(&found.root.join(voc::IMAGE_FOLDER)),
             (None, _) => FileIndex::walk(&found.root),
         };
         let listing = read_listing(&found, &index, options);
@@ -189,8 +189,15 @@ impl Dataset {
             images.push(TaggedImage { name: entry.name, path: entry.path, tags });
             truths.push(entry.truth);
         }
-        let mut dataset =
-            Dataset { root: found.root, layout: found.layout, classes, images, truths, splits, problems };
+        let mut dataset = Dataset {
+            root: found.root,
+            layout: found.source.layout(),
+            classes,
+            images,
+            truths,
+            splits,
+            problems,
+        };
         if options.tag_source == TagSource::Masks {
             dataset.take_tags_from_masks();
         }
@@ -236,15 +243,15 @@ impl Dataset {
 
 fn read_listing(found: &Found, index: &FileIndex, options: &OpenOptions) -> Listing {
     let from_rows = |source: &Path, file| tag_rows::list(index, source, file);
-    match (found.layout, found.file.as_deref()) {
-        (Layout::VocDevkit, _) => voc::read(&found.root, index, options.difficult),
-        (Layout::Coco, _) => coco::read(index, &found.instance_files),
-        (Layout::TagsCsv, Some(file)) => from_rows(file, tags_csv::read(file, index)),
-        (Layout::TagsJson, Some(file)) => from_rows(file, tags_json::read_json(file)),
-        (Layout::TagsJsonl, Some(file)) => from_rows(file, tags_json::read_jsonl(file)),
-        (Layout::LabelStudio, Some(file)) => from_rows(file, label_studio::read(file)),
-        (Layout::Cvat, Some(file)) => from_rows(file, cvat::read(file)),
-        (Layout::ClassFolders, _) | (_, None) => class_folders::read(index, options.same_name),
+    match &found.source {
+        Source::VocDevkit => voc::read(&found.root, index, options.difficult),
+        Source::Coco { instance_files } => coco::read(index, instance_files),
+        Source::TagsCsv(file) => from_rows(file, tags_csv::read(file, index)),
+        Source::TagsJson(file) => from_rows(file, tags_json::read_json(file)),
+        Source::TagsJsonl(file) => from_rows(file, tags_json::read_jsonl(file)),
+        Source::LabelStudio(file) => from_rows(file, label_studio::read(file)),
+        Source::Cvat(file) => from_rows(file, cvat::read(file)),
+        Source::ClassFolders => class_folders::read(index, options.same_name),
     }
 }
 

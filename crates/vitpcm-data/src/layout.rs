@@ -54,15 +54,50 @@ pub(crate) const EXPECTED_LAYOUTS: &str = "  \
   Label Studio    a JSON or JSON-MIN export (*.json) beside the images
   CVAT            annotations.xml (CVAT for images 1.1) beside the images";
 
-/// What was recognised, and the files that said so.
+/// A layout with the files that it is read from.
+pub(crate) enum Source {
+    VocDevkit,
+    Coco { instance_files: Vec<PathBuf> },
+    TagsCsv(PathBuf),
+    TagsJson(PathBuf),
+    TagsJsonl(PathBuf),
+    ClassFolders,
+    LabelStudio(PathBuf),
+    Cvat(PathBuf),
+}
+
+impl Source {
+    pub(crate) fn layout(&self) -> Layout {
+        match self {
+            Source::VocDevkit => Layout::VocDevkit,
+            Source::Coco { .. } => Layout::Coco,
+            Source::TagsCsv(_) => Layout::TagsCsv,
+            Source::TagsJson(_) => Layout::TagsJson,
+            Source::TagsJsonl(_) => Layout::TagsJsonl,
+            Source::ClassFolders => Layout::ClassFolders,
+            Source::LabelStudio(_) => Layout::LabelStudio,
+            Source::Cvat(_) => Layout::Cvat,
+        }
+    }
+
+    /// The one file with the tags, for layouts that have one.
+    fn file(&self) -> Option<&Path> {
+        match self {
+            Source::TagsCsv(file)
+            | Source::TagsJson(file)
+            | Source::TagsJsonl(file)
+            | Source::LabelStudio(file)
+            | Source::Cvat(file) => Some(file),
+            Source::VocDevkit | Source::Coco { .. } | Source::ClassFolders => None,
+        }
+    }
+}
+
+/// What was recognised.
 pub(crate) struct Found {
-    pub(crate) layout: Layout,
+    pub(crate) source: Source,
     /// The folder that names are relative to.
     pub(crate) root: PathBuf,
-    /// The one file with the tags, for layouts that have one.
-    pub(crate) file: Option<PathBuf>,
-    /// COCO's instance files.
-    pub(crate) instance_files: Vec<PathBuf>,
     pub(crate) problems: Vec<Problem>,
 }
 
@@ -74,22 +109,8 @@ impl Found {
         found.ok_or_else(|| DataError::NothingRecognised { path: path.to_path_buf() })
     }
 
-    fn new(layout: Layout, root: &Path) -> Self {
-        Found {
-            layout,
-            root: root.to_path_buf(),
-            file: None,
-            instance_files: Vec::new(),
-            problems: Vec::new(),
-        }
-    }
-
-    fn with_file(layout: Layout, root: &Path, file: PathBuf) -> Self {
-        Found { file: Some(file), ..Found::new(layout, root) }
-    }
-
-    fn with_instances(root: &Path, instance_files: Vec<PathBuf>) -> Self {
-        Found { instance_files, ..Found::new(Layout::Coco, root) }
+    fn new(source: Source, root: &Path) -> Self {
+        Found { source, root: root.to_path_buf(), problems: Vec::new() }
     }
 }
 
@@ -98,74 +119,64 @@ fn in_folder(path: &Path) -> Result<Option<Found>, DataError> {
     if let Some(found) = voc_at_or_below(path, &children) {
         return Ok(Some(found));
     }
-    let mut candidates = Vec::new();
-    let mut instances: Vec<PathBuf> =
-        children.iter().filter(|file| is_instance_file(file)).cloned().collect();
-    instances.extend(
-        children_of(&path.join("annotations"))
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|file| is_instance_file(file)),
-    );
-    if !instances.is_empty() {
-        candidates.push(Found::with_instances(path, instances));
+    let mut sources = Vec::new();
+    let in_annotations = children_of(&path.join("annotations")).unwrap_or_default();
+    let instance_files: Vec<PathBuf> =
+        children.iter().chain(&in_annotations).filter(|file| is_instance_file(file)).cloned().collect();
+    if !instance_files.is_empty() {
+        sources.push(Source::Coco { instance_files });
     }
     let single_files = [
-        ("tags.csv", Layout::TagsCsv),
-        ("tags.json", Layout::TagsJson),
-        ("tags.jsonl", Layout::TagsJsonl),
-        ("annotations.xml", Layout::Cvat),
+        ("tags.csv", Source::TagsCsv as fn(PathBuf) -> Source),
+        ("tags.json", Source::TagsJson),
+        ("tags.jsonl", Source::TagsJsonl),
+        ("annotations.xml", Source::Cvat),
     ];
-    for (name, layout) in single_files {
-        let file = path.join(name);
-        if file.is_file() {
-            candidates.push(Found::with_file(layout, path, file));
-        }
-    }
-    if candidates.is_empty() {
+    let single_files = single_files.into_iter().map(|(name, source)| (path.join(name), source));
+    sources.extend(single_files.filter(|(file, _)| file.is_file()).map(|(file, source)| source(file)));
+    if sources.is_empty() {
         let exports = children.into_iter().filter(|file| extension_is(file, "json") && is_label_studio(file));
-        candidates.extend(exports.map(|file| Found::with_file(Layout::LabelStudio, path, file)));
+        sources.extend(exports.map(Source::LabelStudio));
     }
-    if candidates.is_empty() && has_images_in_folders(path) {
-        candidates.push(Found::new(Layout::ClassFolders, path));
+    if sources.is_empty() && has_images_in_folders(path) {
+        sources.push(Source::ClassFolders);
     }
-    let mut candidates = candidates.into_iter();
-    let Some(mut first) = candidates.next() else {
-        return Ok(None);
-    };
-    for other in candidates {
-        let file = other.file.unwrap_or(other.root);
-        let detail =
-            format!("also looks like a {} data set; the folder is read as {}", other.layout, first.layout);
-        first.problems.push(Problem::new(ProblemKind::Ignored, file, detail));
+    let mut sources = sources.into_iter();
+    let Some(first) = sources.next() else { return Ok(None) };
+    let mut found = Found::new(first, path);
+    for other in sources {
+        let layouts = (other.layout(), found.source.layout());
+        let detail = format!("also looks like a {} data set; the folder is read as {}", layouts.0, layouts.1);
+        found.problems.push(Problem::new(ProblemKind::Ignored, other.file().unwrap_or(path), detail));
     }
-    Ok(Some(first))
+    Ok(Some(found))
 }
 
 fn of_file(path: &Path) -> Option<Found> {
     let root = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let with_file = |layout| Some(Found::with_file(layout, root, path.to_path_buf()));
+    let file = path.to_path_buf();
     let extension = path.extension()?.to_string_lossy().to_lowercase();
-    match extension.as_str() {
-        "csv" | "tsv" => with_file(Layout::TagsCsv),
-        "jsonl" | "ndjson" => with_file(Layout::TagsJsonl),
-        "xml" => with_file(Layout::Cvat),
+    let source = match extension.as_str() {
+        "csv" | "tsv" => Source::TagsCsv(file),
+        "jsonl" | "ndjson" => Source::TagsJsonl(file),
+        "xml" => Source::Cvat(file),
         "json" if is_instance_file(path) => {
             let in_annotations = root.file_name().is_some_and(|name| name == "annotations");
             let above = root.parent().filter(|_| in_annotations).unwrap_or(root);
             let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-            Some(Found::with_instances(above, vec![path.to_path_buf()]))
+            return Some(Found::new(Source::Coco { instance_files: vec![file] }, above));
         }
-        "json" if is_label_studio(path) => with_file(Layout::LabelStudio),
-        "json" => with_file(Layout::TagsJson),
-        _ => None,
-    }
+        "json" if is_label_studio(path) => Source::LabelStudio(file),
+        "json" => Source::TagsJson(file),
+        _ => return None,
+    };
+    Some(Found::new(source, root))
 }
 
 /// The devkit may be the folder itself, a folder in it, or a folder in its `VOCdevkit`.
 fn voc_at_or_below(path: &Path, children: &[PathBuf]) -> Option<Found> {
     if is_voc(path) {
-        return Some(Found::new(Layout::VocDevkit, path));
+        return Some(Found::new(Source::VocDevkit, path));
     }
     let below: Vec<PathBuf> = children.iter().filter(|child| is_voc(child)).cloned().collect();
     let mut years = if below.is_empty() {
@@ -175,7 +186,7 @@ fn voc_at_or_below(path: &Path, children: &[PathBuf]) -> Option<Found> {
         below
     };
     let newest = years.pop()?;
-    let mut found = Found::new(Layout::VocDevkit, &newest);
+    let mut found = Found::new(Source::VocDevkit, &newest);
     for other in years {
         let detail =
             format!("another VOC folder; {} is read, name this one to read it instead", newest.display());
