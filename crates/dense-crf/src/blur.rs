@@ -6,6 +6,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::lattice::Lattice;
+use crate::vectors::widest_vectors;
 
 /// Vertices that one task handles: enough work for a task, little enough for the first-level cache.
 const CHUNK: usize = 512;
@@ -64,12 +65,19 @@ pub(crate) fn blur(lattice: &Lattice, values: &mut LatticeValues, lanes: usize) 
 fn blur_lanes<const L: usize>(lattice: &Lattice, values: &mut LatticeValues, lanes: usize) {
     let lanes = if L == 0 { lanes } else { L };
     let LatticeValues { rows, vertices } = values;
-    sum_rows::<L>(lattice, rows, vertices, lanes);
+    let num_vertices = lattice.num_vertices();
+    fill_vertices(num_vertices, vertices, lanes, |first, out| {
+        sum_rows::<L>(lattice, rows, first, out, lanes)
+    });
     let (mut source, mut target) = (vertices, rows);
     for group in axis_groups(lattice.neighbors.len()) {
         match &lattice.neighbors[group] {
-            [neighbors] => blur_axis::<L>(source, neighbors, target, lanes),
-            [first, second] => blur_two_axes::<L>(source, first, second, target, lanes),
+            [axis] => fill_vertices(num_vertices, target, lanes, |first, out| {
+                blur_axis::<L>(source, axis, first, out, lanes);
+            }),
+            [axis, then] => fill_vertices(num_vertices, target, lanes, |first, out| {
+                blur_two_axes::<L>(source, [axis, then], first, out, lanes);
+            }),
             _ => unreachable!("groups hold one axis or two"),
         }
         std::mem::swap(&mut source, &mut target);
@@ -83,72 +91,96 @@ fn axis_groups(num_axes: usize) -> impl Iterator<Item = Range<usize>> {
     (0..num_groups).map(move |group| group * num_axes / num_groups..(group + 1) * num_axes / num_groups)
 }
 
-/// The sum of a vertex's rows.
+/// Fills the vertices of a buffer chunk by chunk, and the row behind them with zeros.
+fn fill_vertices(
+    num_vertices: usize,
+    values: &mut [f32],
+    lanes: usize,
+    fill: impl Fn(usize, &mut [f32]) + Sync,
+) {
+    let (vertices, zeros) = values.split_at_mut(num_vertices * lanes);
+    zeros[..lanes].fill(0.0);
+    let chunks = vertices.par_chunks_mut(CHUNK * lanes).enumerate();
+    chunks.for_each(|(chunk, vertices)| fill(chunk * CHUNK, vertices));
+}
+
+widest_vectors! {
+    fn sum_rows / sum_rows_inline(
+        lattice: &Lattice, rows: &[f32], first: usize, vertices: &mut [f32], lanes: usize,
+    )
+}
+
+/// The sums of the rows of vertices from `first` on.
 #[inline(always)]
-fn sum_into<const L: usize>(lattice: &Lattice, rows: &[f32], vertex: usize, out: &mut [f32], lanes: usize) {
+fn sum_rows_inline<const L: usize>(
+    lattice: &Lattice,
+    rows: &[f32],
+    first: usize,
+    vertices: &mut [f32],
+    lanes: usize,
+) {
     let lanes = if L == 0 { lanes } else { L };
-    let sources = lattice.vertex_starts[vertex] as usize..lattice.vertex_starts[vertex + 1] as usize;
-    let (&first, others) = lattice.rows_of_vertex[sources].split_first().unwrap_or((&0, &[]));
-    out.copy_from_slice(&rows[first as usize * lanes..][..lanes]);
-    for &row in others {
-        let row = &rows[row as usize * lanes..][..lanes];
-        for lane in 0..lanes {
-            out[lane] += row[lane];
+    let starts = lattice.vertex_starts[first..].windows(2);
+    for (out, range) in vertices.chunks_exact_mut(lanes).zip(starts) {
+        let sources = &lattice.rows_of_vertex[range[0] as usize..range[1] as usize];
+        let (&source, others) = sources.split_first().unwrap_or((&0, &[]));
+        out.copy_from_slice(&rows[source as usize * lanes..][..lanes]);
+        for &source in others {
+            let row = &rows[source as usize * lanes..][..lanes];
+            for lane in 0..lanes {
+                out[lane] += row[lane];
+            }
         }
     }
 }
 
-fn sum_rows<const L: usize>(lattice: &Lattice, rows: &[f32], vertices: &mut [f32], lanes: usize) {
-    let lanes = if L == 0 { lanes } else { L };
-    let (vertices, zeros) = vertices.split_at_mut(lattice.num_vertices() * lanes);
-    zeros[..lanes].fill(0.0);
-    vertices.par_chunks_mut(CHUNK * lanes).enumerate().for_each(|(chunk, out)| {
-        let lanes = if L == 0 { lanes } else { L };
-        for (i, out) in out.chunks_exact_mut(lanes).enumerate() {
-            sum_into::<L>(lattice, rows, chunk * CHUNK + i, out, lanes);
-        }
-    });
+widest_vectors! {
+    fn blur_axis / blur_axis_inline(
+        source: &[f32], neighbors: &[[u32; 2]], first: usize, vertices: &mut [f32], lanes: usize,
+    )
 }
 
-fn blur_axis<const L: usize>(source: &[f32], neighbors: &[[u32; 2]], target: &mut [f32], lanes: usize) {
-    let lanes = if L == 0 { lanes } else { L };
-    let num_vertices = neighbors.len() - 1;
-    let (target, zeros) = target.split_at_mut(num_vertices * lanes);
-    zeros[..lanes].fill(0.0);
-    target.par_chunks_mut(CHUNK * lanes).enumerate().for_each(|(chunk, out)| {
-        let lanes = if L == 0 { lanes } else { L };
-        for (vertex, out) in (chunk * CHUNK..).zip(out.chunks_exact_mut(lanes)) {
-            let taps = Taps::<L>::at(source, neighbors, vertex, lanes);
-            for lane in 0..lanes {
-                out[lane] = taps.blurred(lane);
-            }
-        }
-    });
-}
-
-fn blur_two_axes<const L: usize>(
+#[inline(always)]
+fn blur_axis_inline<const L: usize>(
     source: &[f32],
-    first: &[[u32; 2]],
-    second: &[[u32; 2]],
-    target: &mut [f32],
+    neighbors: &[[u32; 2]],
+    first: usize,
+    vertices: &mut [f32],
     lanes: usize,
 ) {
     let lanes = if L == 0 { lanes } else { L };
-    let num_vertices = first.len() - 1;
-    let (target, zeros) = target.split_at_mut(num_vertices * lanes);
-    zeros[..lanes].fill(0.0);
-    target.par_chunks_mut(CHUNK * lanes).enumerate().for_each(|(chunk, out)| {
-        let lanes = if L == 0 { lanes } else { L };
-        for (vertex, out) in (chunk * CHUNK..).zip(out.chunks_exact_mut(lanes)) {
-            let [before, behind] = second[vertex];
-            let here = Taps::<L>::at(source, first, vertex, lanes);
-            let before = Taps::<L>::at(source, first, before as usize, lanes);
-            let behind = Taps::<L>::at(source, first, behind as usize, lanes);
-            for lane in 0..lanes {
-                out[lane] = here.blurred(lane) + 0.5 * (before.blurred(lane) + behind.blurred(lane));
-            }
+    for (vertex, out) in (first..).zip(vertices.chunks_exact_mut(lanes)) {
+        let taps = Taps::<L>::at(source, neighbors, vertex, lanes);
+        for lane in 0..lanes {
+            out[lane] = taps.blurred(lane);
         }
-    });
+    }
+}
+
+widest_vectors! {
+    fn blur_two_axes / blur_two_axes_inline(
+        source: &[f32], axes: [&[[u32; 2]]; 2], first: usize, vertices: &mut [f32], lanes: usize,
+    )
+}
+
+#[inline(always)]
+fn blur_two_axes_inline<const L: usize>(
+    source: &[f32],
+    [neighbors, then_neighbors]: [&[[u32; 2]]; 2],
+    first: usize,
+    vertices: &mut [f32],
+    lanes: usize,
+) {
+    let lanes = if L == 0 { lanes } else { L };
+    for (vertex, out) in (first..).zip(vertices.chunks_exact_mut(lanes)) {
+        let [before, behind] = then_neighbors[vertex];
+        let here = Taps::<L>::at(source, neighbors, vertex, lanes);
+        let before = Taps::<L>::at(source, neighbors, before as usize, lanes);
+        let behind = Taps::<L>::at(source, neighbors, behind as usize, lanes);
+        for lane in 0..lanes {
+            out[lane] = here.blurred(lane) + 0.5 * (before.blurred(lane) + behind.blurred(lane));
+        }
+    }
 }
 
 /// A vertex and its two neighbours along an axis.

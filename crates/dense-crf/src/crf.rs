@@ -48,7 +48,7 @@ impl DenseCrf {
             return Err(Error::NotPositive { what: "the floor of probabilities", value: floor });
         }
         check_shape("probabilities", width, height, num_classes, probabilities)?;
-        if let Some(index) = probabilities.par_iter().position_first(|value| !value.is_finite()) {
+        if let Some(index) = first_where(probabilities, |value| !value.is_finite()) {
             return Err(Error::NotFinite { what: "probabilities", index, value: probabilities[index] });
         }
         let present = classes_where(num_classes, probabilities, layout, |p| p > floor);
@@ -76,11 +76,10 @@ impl DenseCrf {
         layout: Layout,
     ) -> Result<Self, Error> {
         check_shape("energies", width, height, num_classes, energies)?;
-        let bad = |value: &f32| !value.is_finite() && *value != f32::INFINITY;
-        if let Some(index) = energies.par_iter().position_first(bad) {
+        if let Some(index) = first_where(energies, |value| !value.is_finite() && value != f32::INFINITY) {
             return Err(Error::NotFinite { what: "energies", index, value: energies[index] });
         }
-        if energies.par_iter().any(|energy| energy.is_infinite()) {
+        if first_where(energies, f32::is_infinite).is_some() {
             let num_pixels = width * height;
             let energy = |class, pixel| energies[layout.index(num_classes, num_pixels, class, pixel)];
             let impossible =
@@ -255,7 +254,7 @@ struct ToMarginals<'a> {
 }
 
 impl TileSink for ToMarginals<'_> {
-    fn take(&mut self, first_pixel: usize, marginals: &[f32]) {
+    fn take<const L: usize>(&mut self, first_pixel: usize, marginals: &[f32]) {
         let num_classes = self.crf.num_classes;
         let run_length = self.runs[0].len() / num_classes;
         for (i, row) in marginals.chunks_exact(self.crf.lanes).enumerate() {
@@ -275,7 +274,7 @@ struct ToLabels<'a> {
 }
 
 impl TileSink for ToLabels<'_> {
-    fn take(&mut self, first_pixel: usize, marginals: &[f32]) {
+    fn take<const L: usize>(&mut self, first_pixel: usize, marginals: &[f32]) {
         let run_length = self.runs[0].len();
         for (i, row) in marginals.chunks_exact(self.crf.lanes).enumerate() {
             let pixel = first_pixel + i;
@@ -312,6 +311,15 @@ fn check_shape(
         }
         Some(_) => Ok(()),
     }
+}
+
+/// The position of the first value that fulfils a condition.
+fn first_where(values: &[f32], holds: impl Fn(f32) -> bool + Sync) -> Option<usize> {
+    const CHUNK: usize = 1 << 14;
+    let found = |chunk: &[f32]| chunk.iter().fold(false, |found, &value| found | holds(value));
+    let chunk = values.par_chunks(CHUNK).position_first(found)?;
+    let offset = values[chunk * CHUNK..].iter().position(|&value| holds(value))?;
+    Some(chunk * CHUNK + offset)
 }
 
 /// The classes for which some pixel's value fulfils a condition.

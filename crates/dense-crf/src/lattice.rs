@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use crate::Error;
 use crate::features::{Features, LANES, MAX_DIMENSION};
 use crate::row_table::RowTable;
-use crate::simplex::{Embedding, Side, Simplices};
+use crate::simplex::{Embedding, Simplices};
 use crate::tiles::Tiles;
 
 /// Barycentric coordinates are stored as 16-bit fractions of this. The rounding, 8e-6, changes marginals by less than
@@ -200,22 +200,28 @@ fn merge_tiles(mut tiles: Vec<(Vec<u64>, u32)>) -> Vec<(u64, u32)> {
 /// zeros behind the last vertex has an entry, too.
 fn neighbors_along(axis: usize, embedding: &Embedding, keys: &[u64]) -> Vec<[u32; 2]> {
     const CHUNK: usize = 1 << 14;
-    let mut neighbors = vec![[keys.len() as u32; 2]; keys.len() + 1];
+    let none = keys.len() as u32;
+    let mut neighbors = vec![[none; 2]; keys.len() + 1];
     neighbors.par_chunks_mut(CHUNK).zip(keys.par_chunks(CHUNK)).for_each(|(neighbors, chunk)| {
-        for (i, side) in [Side::Before, Side::Behind].into_iter().enumerate() {
-            // Neighbours ascend with the keys, separately for those that wrap around and those that do not.
-            let mut cursors = [None; 2];
-            for (neighbors, &key) in neighbors.iter_mut().zip(chunk) {
-                let (wanted, wraps) = embedding.neighbor(axis, side, key);
-                let cursor = cursors[usize::from(wraps)]
-                    .get_or_insert_with(|| keys.partition_point(|&candidate| candidate < wanted));
-                while *cursor < keys.len() && keys[*cursor] < wanted {
-                    *cursor += 1;
-                }
-                let found = keys.get(*cursor) == Some(&wanted);
-                neighbors[i] = if found { *cursor } else { keys.len() } as u32;
+        // Neighbours ascend with the keys, separately for those that wrap around and those that do not.
+        let mut cursors = [None; 2];
+        for (neighbors, &key) in neighbors.iter_mut().zip(chunk) {
+            let (wanted, wraps) = embedding.behind(axis, key);
+            let cursor = cursors[usize::from(wraps)]
+                .get_or_insert_with(|| keys.partition_point(|&candidate| candidate < wanted));
+            while *cursor < keys.len() && keys[*cursor] < wanted {
+                *cursor += 1;
+            }
+            if keys.get(*cursor) == Some(&wanted) {
+                neighbors[1] = *cursor as u32;
             }
         }
     });
+    for vertex in 0..none {
+        let behind = neighbors[vertex as usize][1];
+        if behind != none {
+            neighbors[behind as usize][0] = vertex;
+        }
+    }
     neighbors
 }

@@ -1,5 +1,5 @@
 //! Fully connected conditional random fields for images.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod blur;
 mod crf;
@@ -13,6 +13,7 @@ mod params;
 mod row_table;
 mod simplex;
 mod tiles;
+mod vectors;
 
 pub use crf::DenseCrf;
 pub use error::Error;

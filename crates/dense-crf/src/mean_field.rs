@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use crate::blur::{LatticeValues, blur, with_lanes};
 use crate::pairwise::{Compatibility, Term};
 use crate::tiles::{Tiles, split_at_starts};
+use crate::vectors::widest_vectors;
 
 /// Pixels that go through slice, softmax and splat together; their marginals stay in the first-level cache.
 const BLOCK: usize = 64;
@@ -65,7 +66,7 @@ impl Potential {
 
 /// Receives the marginals of a tile, `lanes` values a pixel: first pixel within the tile, and the values.
 pub(crate) trait TileSink: Send {
-    fn take(&mut self, first_pixel: usize, marginals: &[f32]);
+    fn take<const L: usize>(&mut self, first_pixel: usize, marginals: &[f32]);
 }
 
 /// Buffers of one thread.
@@ -128,7 +129,18 @@ impl MeanField<'_> {
     }
 }
 
-fn pass_tile<const L: usize>(
+widest_vectors! {
+    fn pass_tile / pass_tile_inline(
+        field: &MeanField<'_>,
+        tile: usize,
+        vertices: Option<&Vec<&[f32]>>,
+        sink: impl TileSink,
+        scratch: &mut Scratch,
+    )
+}
+
+#[inline(always)]
+fn pass_tile_inline<const L: usize>(
     field: &MeanField<'_>,
     tile: usize,
     vertices: Option<&Vec<&[f32]>>,
@@ -157,7 +169,7 @@ fn pass_tile<const L: usize>(
             }
         }
         softmax::<L>(block, lanes);
-        sink.take(index * BLOCK, block);
+        sink.take::<L>(index * BLOCK, block);
     }
 }
 
@@ -168,6 +180,7 @@ struct Place {
 }
 
 /// Adds a term's messages to a block of logits.
+#[inline(always)]
 fn add_messages<const L: usize>(
     term: &Term,
     potential: &Potential,
@@ -225,18 +238,20 @@ struct Splat<'a> {
 }
 
 impl TileSink for Splat<'_> {
-    fn take(&mut self, first_pixel: usize, marginals: &[f32]) {
+    #[inline(always)]
+    fn take<const L: usize>(&mut self, first_pixel: usize, marginals: &[f32]) {
         let place = Place { tile: self.tile, first_pixel };
         let lanes = self.field.lanes;
         for ((term, _), rows) in self.field.terms.iter().zip(&mut self.rows) {
             if first_pixel == 0 {
                 rows.fill(0.0);
             }
-            with_lanes!(lanes, splat(term, self.field.tiles, &place, marginals, rows, lanes));
+            splat::<L>(term, self.field.tiles, &place, marginals, rows, lanes);
         }
     }
 }
 
+#[inline(always)]
 fn splat<const L: usize>(
     term: &Term,
     tiles: &Tiles,
@@ -262,6 +277,7 @@ fn splat<const L: usize>(
     }
 }
 
+#[inline(always)]
 fn softmax<const L: usize>(block: &mut [f32], lanes: usize) {
     let lanes = if L == 0 { lanes } else { L };
     for row in block.chunks_exact_mut(lanes) {
