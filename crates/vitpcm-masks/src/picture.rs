@@ -3,6 +3,7 @@
 use crate::palette::voc_colour;
 use crate::resampling::{Alignment, resize_plane};
 use crate::{IGNORE, LabelMap, MaskError, ScoreMap, atomic_file};
+use std::io::Write;
 use std::path::Path;
 
 /// An 8-bit RGB picture, interleaved, row by row.
@@ -17,20 +18,23 @@ pub struct Picture {
 }
 
 impl Picture {
+    /// The picture as the bytes of a PNG file.
+    ///
+    /// # Panics
+    /// If `rgb` does not hold three values for each of `width × height` pixels, or a side does not fit in 32 bits.
+    pub fn png(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, self.width as u32, self.height as u32);
+        encoder.set_color(png::ColorType::Rgb);
+        let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(&self.rgb));
+        written.expect("memory takes all");
+        bytes
+    }
+
     /// Writes a PNG, whole or not at all.
     pub fn write_png(&self, path: &Path) -> Result<(), MaskError> {
-        let (width, height) = (self.width, self.height);
-        let narrow = |side: usize| u32::try_from(side).map_err(|_| MaskError::BadSize { width, height });
-        let (png_width, png_height) = (narrow(width)?, narrow(height)?);
-        atomic_file::write(path, |file| {
-            let mut encoder = png::Encoder::new(file, png_width, png_height);
-            encoder.set_color(png::ColorType::Rgb);
-            let mut writer = encoder.write_header()?;
-            writer.write_image_data(&self.rgb)?;
-            writer.finish()?;
-            Ok(())
-        })
-        .map_err(|source| MaskError::io(path, source))
+        let bytes = self.png();
+        atomic_file::write(path, |file| file.write_all(&bytes)).map_err(|source| MaskError::io(path, source))
     }
 
     fn set(&mut self, x: usize, y: usize, colour: [u8; 3]) {
