@@ -4,9 +4,12 @@
 mod config_file;
 mod crf_options;
 mod data_inspect;
+mod demo;
+mod demo_report;
 mod evaluate;
 mod image_inputs;
 mod interrupt;
+mod line_chart;
 mod mask_formats;
 mod model_inspect;
 mod model_random;
@@ -16,6 +19,7 @@ mod refine;
 mod segment;
 mod session;
 mod table;
+mod train;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use outcome::Outcome;
@@ -36,6 +40,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// The whole job on a data set that it draws for itself: nothing to find, nothing to download
+    Demo(demo::Args),
+    /// A model from tagged images
+    Train(train::Args),
     /// Masks for images or folders of images
     Segment(segment::Args),
     /// Dense CRF over stored score maps
@@ -77,6 +85,8 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<Outcome> {
     let session = Session::new(&cli.common)?;
     match cli.command {
+        Command::Demo(args) => demo::demo(&args, &session),
+        Command::Train(args) => train::train(&args, &session),
         Command::Segment(args) => segment::segment(&args, &session),
         Command::Refine(args) => refine::refine(&args, &session),
         Command::Evaluate(args) => evaluate::evaluate(&args, &session),

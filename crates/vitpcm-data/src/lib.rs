@@ -30,6 +30,7 @@ mod inspect;
 mod label_studio;
 mod layout;
 mod listing;
+mod loader;
 mod mask_source;
 mod problem;
 mod random;
@@ -52,6 +53,7 @@ pub use inspect::{
     ClassCount, InspectDepth, InspectOptions, Inspection, Range, SizeSummary, SplitCount, inspect,
 };
 pub use layout::Layout;
+pub use loader::{EpochStream, Loaded, Loader, LoaderOptions};
 pub use mask_source::{CocoTruth, MaskSource};
 pub use problem::{Problem, ProblemKind};
 pub use random::Random;

@@ -1,14 +1,62 @@
 //! Training from tags: the losses, one step, one loop, and a run folder from which it resumes bit for bit.
+//!
+//! [`train`] is the whole of it; [`TrainConfig`] holds every setting. The step takes a [`TaggedBatch`], which has
+//! no mask: weak supervision is guarded by the compiler.
+//!
+//! ```
+//! use std::sync::atomic::AtomicBool;
+//! use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions};
+//! use vitpcm_train::{Backbone, Start, TrainConfig, TrainData, TrainJob, train};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let (data, out) = (folder.path().join("data"), folder.path().join("run"));
+//! DrawnScenes { seed: 1, side: 32 }.write(&data, 8, 4)?; // any data set of tagged images
+//! let dataset = Dataset::open(&data, &OpenOptions::default())?;
+//! let mut config = TrainConfig::demo();
+//! # config.model.grid = 4;
+//! # config.model.lstm_units = 8;
+//! config.schedule.epochs = 1;
+//! let job = TrainJob {
+//!     config,
+//!     data: TrainData::of(&dataset, ImageLimits::default()),
+//!     backbone: Backbone::Scratch,
+//!     out: out.clone(),
+//!     start: Start::Fresh,
+//!     device: vitpcm::Device::Cpu,
+//!     provenance: Default::default(),
+//! };
+//! let (events, _heard) = std::sync::mpsc::channel();
+//! train(&job, &events, &AtomicBool::new(false))?;
+//! assert!(out.join("model.safetensors").is_file());
+//! # Ok(())
+//! # }
+//! ```
 
-pub mod batch;
+mod batch;
+mod checkpoint;
 mod config;
+mod ema;
 mod error;
+mod events;
 pub mod losses;
+mod metrics_csv;
 pub mod optimiser;
+mod pcm_loop;
 pub mod pcm_step;
+mod presets;
 mod schedule;
+mod tensorboard;
+mod validation;
 
 pub use batch::{TaggedBatch, TaggedViews};
-pub use config::*;
+pub use config::{
+    AdamForm, Conditioning, Decay, EtPeak, EtTarget, Everything, LoaderConfig, LossConfig, ModelConfig,
+    PoolingKind, Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
+};
 pub use error::{Result, TrainError};
+pub use events::{Event, RunSummary};
+pub use metrics_csv::MetricsRow;
+pub use pcm_loop::{Backbone, Ending, Start, TrainData, TrainJob, TrainOutcome, has_saved_state, train};
 pub use schedule::Trained;
+pub use validation::{Validation, ValidationImage};

@@ -1,0 +1,335 @@
+//! `vitpcm train`: a model from tagged images. What is typed becomes a resolved configuration here; the loop itself is
+//! `vitpcm-train`'s, and this file shows what it tells.
+
+use crate::data_inspect::Reading;
+use crate::interrupt::Interrupt;
+use crate::outcome::{Outcome, usage};
+use crate::output::{self, Messages};
+use crate::session::Session;
+use anyhow::{Context, anyhow};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+use vitpcm_data::Dataset;
+use vitpcm_nets::{Variant, import_backbone};
+use vitpcm_train::{
+    Backbone, Ending, Event, Preset, Start, TrainConfig, TrainData, TrainError, TrainJob, TrainOutcome,
+    has_saved_state,
+};
+
+/// Where no live display is possible, a line is written this often.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  vitpcm train --data VOCdevkit/VOC2012 --weights vit_small_patch16_384.safetensors --out run\n  \
+                  vitpcm train --data VOCdevkit/VOC2012 --out run --resume\n  \
+                  vitpcm train --data photos --weights vit.safetensors --out run --set losses.et_target=none\n\n\
+                  All keys of --set: docs/training.md, and the config.toml that every run writes."
+)]
+pub(crate) struct Args {
+    /// The data set: a folder with tagged images in any layout that `vitpcm data inspect` knows
+    #[arg(long, value_name = "PATH")]
+    data: PathBuf,
+    /// The run folder: config.toml, model.safetensors (best), last/, metrics.csv, TensorBoard events
+    #[arg(long, value_name = "RUN")]
+    out: PathBuf,
+    /// Where paper and released code differ: ours, the code, or the text
+    #[arg(long, value_enum, default_value_t = PresetName::Default)]
+    preset: PresetName,
+    /// The network's backbone (vit-s16, vit-b16, dinov2-s14-reg, …) [default: what --weights hold]
+    #[arg(long, value_name = "NAME")]
+    backbone: Option<String>,
+    /// Pretrained weights of the backbone: timm, Hugging Face, DINO, DINOv2 or Google's .npz, told by their names
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+    /// Number of epochs
+    #[arg(long, value_name = "N")]
+    epochs: Option<usize>,
+    /// Images that go through the network at a time
+    #[arg(long, value_name = "N")]
+    batch: Option<usize>,
+    /// Continue the run in --out where it stopped, with its own settings
+    #[arg(long)]
+    resume: bool,
+    /// Change one setting by its dotted key, as in `schedule.rate=3e-4`; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum PresetName {
+    Default,
+    Official,
+    Paper,
+    /// What `vitpcm demo` trains with.
+    #[value(hide = true)]
+    Demo,
+}
+
+impl PresetName {
+    fn config(self) -> TrainConfig {
+        TrainConfig::preset(match self {
+            PresetName::Default => Preset::Default,
+            PresetName::Official => Preset::Official,
+            PresetName::Paper => Preset::Paper,
+            PresetName::Demo => Preset::Demo,
+        })
+    }
+}
+
+pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    if !args.data.exists() {
+        return Err(usage(anyhow!("{}: there is no such folder or file", args.data.display())));
+    }
+    let (config, backbone) = resolve(args, session)?;
+    let dataset = Dataset::open(&args.data, &args.reading.open_options(config.seed))?;
+    let job = TrainJob {
+        data: TrainData::of(&dataset, args.reading.image_limits()),
+        config,
+        backbone,
+        out: args.out.clone(),
+        start: if args.resume { Start::Resume } else { Start::Fresh },
+        device: session.device.clone(),
+        provenance: provenance(args),
+    };
+    if job.data.validation.is_empty() {
+        session.messages.note(
+            "no validation split: the newest model is kept, not the best (--val-share 0.1 sets some images aside)",
+        );
+    }
+    let (outcome, num_warnings) = run(&job, &session.messages)?;
+    let model = args.out.join("model.safetensors");
+    let best = match outcome.best {
+        Some((epoch, score)) => format!(" (best: epoch {epoch}, score {score:.2})"),
+        None => String::new(),
+    };
+    match outcome.ending {
+        Ending::Interrupted => {
+            session.messages.note(format!(
+                "stopped after step {}, state saved; the same command with --resume continues",
+                outcome.steps
+            ));
+            return Ok(Outcome::Interrupted);
+        }
+        Ending::OutOfPatience => {
+            session.messages.note("no better validation for schedule.patience epochs: training ends");
+        }
+        Ending::Finished => {}
+    }
+    output::result(&format!("{}{best}\n", model.display()))?;
+    Ok(if num_warnings > 0 { Outcome::SomeFailed } else { Outcome::Done })
+}
+
+/// The settings and the initial backbone, from what was typed and, when resuming, from what the run began with.
+fn resolve(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backbone)> {
+    let stored = args.out.join("config.toml");
+    let (mut config, backbone) = if args.resume && has_saved_state(&args.out) {
+        let text = std::fs::read_to_string(&stored).with_context(|| format!("{}", stored.display()))?;
+        let config = TrainConfig::from_toml(&text).with_context(|| format!("{}", stored.display()));
+        (config.map_err(usage)?, Backbone::Scratch)
+    } else {
+        initial(args, session)?
+    };
+    if let Some(epochs) = args.epochs {
+        config.schedule.epochs = epochs;
+    }
+    if let Some(batch) = args.batch {
+        config.schedule.batch = batch;
+        config.schedule.effective_batch = config.schedule.effective_batch.max(batch);
+    }
+    for assignment in &args.set {
+        config = config.with(assignment).map_err(usage)?;
+    }
+    config.check().map_err(usage)?;
+    Ok((config, backbone))
+}
+
+fn initial(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backbone)> {
+    let variant = args.backbone.as_deref().map(Variant::named).transpose().map_err(usage)?;
+    let mut config = args.preset.config();
+    config.seed = session.seed;
+    let Some(weights) = &args.weights else {
+        if let Some(variant) = variant {
+            config.model.backbone = variant.name.to_owned();
+        }
+        if args.preset != PresetName::Demo {
+            let patch = Variant::named(&config.model.backbone).map_err(usage)?.config().patch;
+            config = config.for_patch(patch).from_scratch();
+            session.messages.note(format!(
+                "no --weights: {} starts from random numbers, which needs very many images; pretrained weights are \
+                 the usual way",
+                config.model.backbone
+            ));
+        }
+        return Ok((config, Backbone::Scratch));
+    };
+    let imported = import_backbone(weights, variant, &session.device).map_err(usage)?;
+    config.model.backbone = imported.summary.variant.clone();
+    config = config.for_patch(imported.summary.config.patch);
+    session.messages.note(format!(
+        "{}: {} ({})",
+        weights.display(),
+        imported.summary.variant,
+        imported.summary.naming
+    ));
+    Ok((config, Backbone::Weights(Box::new(imported))))
+}
+
+fn provenance(args: &Args) -> std::collections::BTreeMap<String, String> {
+    let shown = |path: &Path| path.display().to_string();
+    let mut known =
+        vec![("made_by", format!("vitpcm {} train", env!("CARGO_PKG_VERSION"))), ("data", shown(&args.data))];
+    known.extend(args.weights.as_deref().map(|weights| ("weights", shown(weights))));
+    known.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// Trains on a thread of its own, so that this one can listen to it and to Ctrl-C.
+pub(crate) fn run(job: &TrainJob, messages: &Messages) -> anyhow::Result<(TrainOutcome, usize)> {
+    let interrupt = Interrupt::listen()?;
+    let stop = AtomicBool::new(false);
+    let (sender, receiver) = channel();
+    let mut display = Display::new(messages);
+    let result = std::thread::scope(|scope| {
+        let trainer = scope.spawn(|| {
+            let sender = sender; // dropped with the thread: that ends the listening
+            vitpcm_train::train(job, &sender, &stop)
+        });
+        display.listen(&receiver, &interrupt, &stop);
+        trainer.join().map_err(|_| anyhow!("the training stopped by a bug; please report it"))
+    })?;
+    display.bar.finish_and_clear();
+    match result {
+        Ok(outcome) => Ok((outcome, display.num_warnings)),
+        Err(error @ (TrainError::Config(_) | TrainError::RunFolder { .. })) => Err(usage(error)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What people see: a few live lines on a terminal, plain lines elsewhere.
+struct Display<'a> {
+    messages: &'a Messages,
+    bar: ProgressBar,
+    num_epochs: usize,
+    best: Option<f64>,
+    num_warnings: usize,
+    last_line: Instant,
+}
+
+impl<'a> Display<'a> {
+    fn new(messages: &'a Messages) -> Self {
+        let bar = messages.progress_bar(0, "steps");
+        let template = "{prefix}\n{wide_bar} {pos}/{len} steps\n{msg}";
+        bar.set_style(ProgressStyle::with_template(template).expect("the template is valid"));
+        Display { messages, bar, num_epochs: 0, best: None, num_warnings: 0, last_line: Instant::now() }
+    }
+
+    fn listen(&mut self, receiver: &Receiver<Event>, interrupt: &Interrupt, stop: &AtomicBool) {
+        loop {
+            if interrupt.is_asked() && !stop.swap(true, Ordering::Relaxed) {
+                self.say("finishing the step and saving; once more to stop at once");
+            }
+            match receiver.recv_timeout(Duration::from_millis(50)) {
+                Ok(event) => self.show(event),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn say(&self, text: impl std::fmt::Display) {
+        self.bar.suspend(|| self.messages.note(text));
+    }
+
+    fn show(&mut self, event: Event) {
+        match event {
+            Event::Note(text) => self.say(text),
+            Event::Warning(text) => {
+                self.num_warnings += 1;
+                self.bar.suspend(|| self.messages.failure(text));
+            }
+            Event::Started(run) => {
+                self.num_epochs = run.num_epochs;
+                self.bar.set_length(run.steps_per_epoch * run.num_epochs as u64);
+                self.bar.set_position(run.steps_before);
+                self.say(format!(
+                    "{} images of {} × {} pixels, {} classes with the background, {:.2} million parameters; {} \
+                     images to validate on, {} with masks",
+                    run.num_images,
+                    run.train_size,
+                    run.train_size,
+                    run.num_classes,
+                    run.num_parameters as f64 / 1e6,
+                    run.num_validation_images,
+                    run.num_validation_masks,
+                ));
+                if run.steps_before > 0 {
+                    self.say(format!("continuing after step {}", run.steps_before));
+                }
+            }
+            Event::Step { row, num_steps, seconds_left } => {
+                let where_we_are =
+                    format!("epoch {}/{}  step {}/{num_steps}", row.epoch, self.num_epochs, row.step);
+                let losses = format!(
+                    "loss {:.4}  (tags {:.4}, equivariance {:.4}, penalty {:.4})  rate {:.2e}",
+                    row.loss, row.loss_mce, row.loss_et, row.loss_l2, row.rate
+                );
+                let speed = format!("{:.1} images/s  {} left", row.images_per_second, duration(seconds_left));
+                if self.bar.is_hidden() {
+                    if self.last_line.elapsed() >= LINE_EVERY {
+                        self.say(format!("{where_we_are}  {losses}  {speed}"));
+                        self.last_line = Instant::now();
+                    }
+                    return;
+                }
+                let best = self.best.map_or(String::new(), |best| format!("  best score {best:.2}"));
+                self.bar.set_position(row.step);
+                self.bar.set_prefix(format!("{where_we_are}  {speed}{best}"));
+                self.bar.set_message(losses);
+            }
+            Event::Epoch { epoch, mean_loss, validation, is_best } => {
+                let mut line = format!("epoch {epoch}/{}: loss {mean_loss:.4}", self.num_epochs);
+                if let Some(validation) = validation {
+                    if let Some(miou) = validation.miou {
+                        line += &format!(", mIoU {miou:.2} % (tags given)");
+                    }
+                    if let Some(loss) = validation.et_loss {
+                        line += &format!(", equivariance {loss:.4}");
+                    }
+                    line += &format!(", tag F1 {:.2} %", validation.tag_f1);
+                    if is_best {
+                        self.best = Some(validation.score);
+                        line += " — best so far";
+                    }
+                }
+                self.say(line);
+                self.last_line = Instant::now();
+            }
+            Event::Saved { .. } => {}
+        }
+    }
+}
+
+/// Seconds as people say them.
+fn duration(seconds: f64) -> String {
+    let minutes = (seconds / 60.0).round() as u64;
+    match seconds {
+        _ if seconds < 90.0 => format!("{seconds:.0} s"),
+        _ if minutes < 90 => format!("{minutes} min"),
+        _ => format!("{} h {} min", minutes / 60, minutes % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_rounded_to_what_matters() {
+        assert_eq!([12.4, 100.0, 7300.0].map(duration), ["12 s", "2 min", "2 h 2 min"]);
+    }
+}

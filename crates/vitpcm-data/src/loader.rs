@@ -1,0 +1,262 @@
+//! Images on their way to training: read, resized and made into views on several threads, delivered in one order.
+//! What comes out depends on the seed, the epoch and the images alone, never on the number of threads; memory is
+//! bounded by what is prepared ahead and by the cache's budget.
+
+use crate::views::{ViewMaker, Views};
+use crate::{ImageLimits, Random, TaggedImage, read_image};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use vitpcm_masks::resampling::{Part, resize_rgb8};
+
+/// Keys that keep the random streams of order and views apart.
+const ORDER: u64 = 1;
+const VIEWS: u64 = 2;
+
+/// How images are loaded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoaderOptions {
+    /// Seed of the order of images and of their views.
+    pub seed: u64,
+    /// Threads that read and prepare images; as many as there are cores if not given.
+    pub threads: Option<NonZeroUsize>,
+    /// Images prepared ahead of whoever takes them.
+    pub ahead: usize,
+    /// Resized images are kept up to so many bytes; those that do not fit are read anew each time.
+    pub cache_bytes: usize,
+    /// What is refused before it is decoded.
+    pub limits: ImageLimits,
+}
+
+/// One image of an epoch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Loaded {
+    /// Its views.
+    Views {
+        /// The image's position in the loader's list.
+        index: usize,
+        /// The views.
+        views: Views,
+    },
+    /// It could not be read; the epoch goes on with the next.
+    Broken {
+        /// The image's position in the loader's list.
+        index: usize,
+        /// Why, with the file's name.
+        reason: String,
+    },
+}
+
+/// Loads the images of a list, epoch after epoch.
+#[derive(Clone, Debug)]
+pub struct Loader {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    images: Vec<TaggedImage>,
+    maker: ViewMaker,
+    options: LoaderOptions,
+    /// Resized images, three planes of bytes, or why there is none.
+    cache: Vec<OnceLock<Result<Vec<u8>, String>>>,
+    cached_bytes: AtomicUsize,
+}
+
+impl Loader {
+    /// A loader of these images; nothing is read yet.
+    pub fn new(images: Vec<TaggedImage>, maker: ViewMaker, options: LoaderOptions) -> Self {
+        let cache = images.iter().map(|_| OnceLock::new()).collect();
+        Loader {
+            shared: Arc::new(Shared { images, maker, options, cache, cached_bytes: AtomicUsize::new(0) }),
+        }
+    }
+
+    /// A loader that treats other images alike.
+    pub fn of_other_images(&self, images: Vec<TaggedImage>) -> Self {
+        Self::new(images, self.shared.maker, self.shared.options.clone())
+    }
+
+    /// The images, in the order in which [`Loaded`] counts them.
+    pub fn images(&self) -> &[TaggedImage] {
+        &self.shared.images
+    }
+
+    /// The images of an epoch in their random order, from position `start` on. Threads work ahead of whoever takes
+    /// them, and end when the stream is dropped.
+    pub fn epoch(&self, epoch: u64, start: usize) -> EpochStream {
+        let num_images = self.shared.images.len();
+        let order = Random::new(&[self.shared.options.seed, ORDER, epoch]).permutation(num_images);
+        let order: Arc<[usize]> = order.into_iter().skip(start).collect();
+        let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let num_threads = self.shared.options.threads.map_or_else(cores, NonZeroUsize::get);
+        let num_threads = num_threads.clamp(1, order.len().max(1));
+        let ahead = (self.shared.options.ahead / num_threads).max(1);
+        // Thread t prepares every num_threads-th image and hands it over a channel of its own: taking from the
+        // channels in turn restores the order, and their capacity bounds the memory.
+        let channels = (0..num_threads).map(|thread| {
+            let (sender, receiver) = sync_channel(ahead);
+            let (shared, order) = (Arc::clone(&self.shared), Arc::clone(&order));
+            std::thread::spawn(move || {
+                shared.work(epoch, order.iter().skip(thread).step_by(num_threads), &sender)
+            });
+            receiver
+        });
+        EpochStream { channels: channels.collect(), taken: 0, length: order.len() }
+    }
+}
+
+impl Shared {
+    fn work<'a>(&self, epoch: u64, indices: impl Iterator<Item = &'a usize>, sender: &SyncSender<Loaded>) {
+        for &index in indices {
+            // A stream that was dropped takes no more.
+            if sender.send(self.load(epoch, index)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn load(&self, epoch: u64, index: usize) -> Loaded {
+        let resized;
+        let planes = match self.cache[index].get() {
+            Some(kept) => kept,
+            None => {
+                resized = self.resize(index);
+                if self.reserve(resized.as_ref().map_or(0, Vec::len)) {
+                    // Two epochs may meet here; both hold the same.
+                    let _ = self.cache[index].set(resized.clone());
+                }
+                &resized
+            }
+        };
+        match planes {
+            Err(reason) => Loaded::Broken { index, reason: reason.clone() },
+            Ok(bytes) => {
+                let planes: Vec<f32> = bytes.iter().map(|&byte| f32::from(byte)).collect();
+                let mut random = Random::new(&[self.options.seed, VIEWS, epoch, index as u64]);
+                Loaded::Views { index, views: self.maker.make(&planes, &mut random) }
+            }
+        }
+    }
+
+    /// The image at the first view's size, as bytes, so that a cached image and one read anew are the same.
+    fn resize(&self, index: usize) -> Result<Vec<u8>, String> {
+        let image =
+            read_image(&self.images[index].path, &self.options.limits).map_err(|error| error.to_string())?;
+        let side = self.maker.first_side();
+        let from = (image.width() as usize, image.height() as usize);
+        let whole = Part::whole((side, side));
+        let planes = resize_rgb8(image.as_raw(), from, (side, side), whole, self.maker.alignment);
+        Ok(planes.iter().map(|value| value.round().clamp(0.0, 255.0) as u8).collect())
+    }
+
+    fn reserve(&self, bytes: usize) -> bool {
+        let budget = self.options.cache_bytes;
+        let more = |held: usize| held.checked_add(bytes).filter(|&sum| sum <= budget);
+        self.cached_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+}
+
+/// The images of an epoch, in order.
+#[derive(Debug)]
+pub struct EpochStream {
+    channels: Vec<Receiver<Loaded>>,
+    taken: usize,
+    length: usize,
+}
+
+impl Iterator for EpochStream {
+    type Item = Loaded;
+
+    fn next(&mut self) -> Option<Loaded> {
+        if self.taken == self.length {
+            return None;
+        }
+        let channel = &self.channels[self.taken % self.channels.len()];
+        self.taken += 1;
+        Some(channel.recv().expect("a loader thread lives until its last image is taken"))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let remaining = self.length - self.taken;
+        (remaining, Some(remaining))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::views::CropStarts;
+    use crate::{ColourChange, Dataset, DrawnScenes, OpenOptions};
+
+    fn images(folder: &std::path::Path) -> Vec<TaggedImage> {
+        DrawnScenes { seed: 3, side: 40 }.write(folder, 13, 0).unwrap();
+        Dataset::open(folder, &OpenOptions::default()).unwrap().images().to_vec()
+    }
+
+    fn loader(images: Vec<TaggedImage>, threads: usize, cache_bytes: usize) -> Loader {
+        let maker = ViewMaker {
+            grid: 4,
+            patch: 8,
+            crop_probability: 0.5,
+            crop_side: 2,
+            crop_starts: CropStarts::Uniform,
+            alignment: Default::default(),
+            colour: ColourChange::default(),
+        };
+        let threads = NonZeroUsize::new(threads);
+        let limits = ImageLimits::default();
+        Loader::new(images, maker, LoaderOptions { seed: 7, threads, ahead: 4, cache_bytes, limits })
+    }
+
+    #[test]
+    fn neither_threads_nor_cache_change_order_or_pixels() {
+        let folder = tempfile::tempdir().unwrap();
+        let images = images(folder.path());
+        let reference: Vec<Loaded> = loader(images.clone(), 1, 0).epoch(2, 0).collect();
+        assert_eq!(reference.len(), 13);
+        for (threads, cache_bytes) in [(1, 1 << 20), (3, 0), (5, 20_000)] {
+            let loader = loader(images.clone(), threads, cache_bytes);
+            for _ in 0..2 {
+                assert_eq!(loader.epoch(2, 0).collect::<Vec<_>>(), reference, "{threads} threads");
+            }
+            assert_eq!(loader.epoch(2, 9).collect::<Vec<_>>(), reference[9..]);
+            assert_ne!(loader.epoch(3, 0).collect::<Vec<_>>(), reference);
+        }
+    }
+
+    #[test]
+    fn a_broken_image_is_named_and_the_others_stay_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let images = images(folder.path());
+        let whole: Vec<Loaded> = loader(images.clone(), 2, 1 << 20).epoch(0, 0).collect();
+        std::fs::write(&images[4].path, b"no image").unwrap();
+        let loader = loader(images, 2, 1 << 20);
+        for _ in 0..2 {
+            for (loaded, before) in loader.epoch(0, 0).zip(&whole) {
+                match loaded {
+                    Loaded::Broken { index, reason } => {
+                        assert!(index == 4 && reason.contains("scene-0004.png"), "{index}: {reason}");
+                    }
+                    views => assert_eq!(&views, before),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_that_is_dropped_early_ends_its_threads() {
+        let folder = tempfile::tempdir().unwrap();
+        let loader = loader(images(folder.path()), 2, 0);
+        let mut stream = loader.epoch(0, 0);
+        assert!(stream.next().is_some());
+        drop(stream);
+        // The threads hold the shared part until they end.
+        let start = std::time::Instant::now();
+        while Arc::strong_count(&loader.shared) > 1 {
+            assert!(start.elapsed().as_secs() < 20, "threads still run");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The full state of a run, `last/state.safetensors`: weights, optimiser, average, dropout's counter, position in the
+//! epoch, best so far. One file, written beside its place and renamed, so that there is always a whole state.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+use serde::{Deserialize, Serialize};
+use vitpcm_masks::atomic_file;
+use vitpcm_nets::{Dropout, ModelInfo, Parameters, WeightFile};
+
+use crate::ema::Ema;
+use crate::error::{Result, TrainError};
+use crate::metrics_csv::MetricsRow;
+use crate::optimiser::Adam;
+use crate::pcm_step::PcmStep;
+
+const FORMAT: &str = "vitpcm-training-state";
+const FORMAT_VERSION: &str = "1";
+/// In front of tensor names: what they are.
+const WEIGHT: &str = "weight/";
+const ADAM_MEAN: &str = "adam-mean/";
+const ADAM_MEAN_SQUARE: &str = "adam-mean-square/";
+const AVERAGE: &str = "average/";
+
+/// Where a run stands, tensors apart.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Progress {
+    /// The running epoch, from 0.
+    pub(crate) epoch: usize,
+    /// Images of the epoch's order that were taken, broken ones included.
+    pub(crate) images_taken: usize,
+    /// Steps of the whole run.
+    pub(crate) step: u64,
+    /// Steps of this epoch and the sum of their losses.
+    pub(crate) epoch_steps: u64,
+    pub(crate) epoch_loss_sum: f64,
+    /// The epoch's last row, which waits for the validation.
+    pub(crate) waiting_row: Option<MetricsRow>,
+    /// The best epoch, from 1, and its score.
+    pub(crate) best: Option<(usize, f64)>,
+    /// Validated epochs since.
+    pub(crate) epochs_since_best: usize,
+    /// Dropout's counter.
+    pub(crate) dropout: Dropout,
+    pub(crate) adam_steps: u64,
+    pub(crate) average_updates: u64,
+    /// Tells another data set from the one the run began with.
+    pub(crate) data_fingerprint: u64,
+}
+
+/// A state as it was saved.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    pub(crate) info: ModelInfo,
+    pub(crate) progress: Progress,
+    pub(crate) parameters: Parameters,
+    tensors: BTreeMap<String, Tensor>,
+    path: PathBuf,
+}
+
+/// The state's place in a run folder.
+pub(crate) fn state_path(out: &Path) -> PathBuf {
+    out.join("last").join("state.safetensors")
+}
+
+/// Writes the state. On any failure the one before stays.
+pub(crate) fn save(
+    out: &Path,
+    info: &ModelInfo,
+    progress: &Progress,
+    step: &PcmStep,
+    adam: &Adam,
+    average: Option<&Ema>,
+) -> Result<()> {
+    let path = state_path(out);
+    let folder = out.join("last");
+    std::fs::create_dir_all(&folder).map_err(TrainError::io(&folder))?;
+
+    let mut tensors: Vec<(String, Tensor)> = Vec::new();
+    tensors
+        .extend(step.parameters().iter().map(|(name, tensor)| (format!("{WEIGHT}{name}"), tensor.clone())));
+    for moments in &adam.moments {
+        tensors.push((format!("{ADAM_MEAN}{}", moments.name), moments.mean.clone()));
+        tensors.push((format!("{ADAM_MEAN_SQUARE}{}", moments.name), moments.mean_square.clone()));
+    }
+    for (name, tensor) in average.into_iter().flat_map(|average| &average.averages) {
+        tensors.push((format!("{AVERAGE}{name}"), tensor.clone()));
+    }
+    let json = |value: serde_json::Result<String>| {
+        value.map_err(|error| TrainError::Io { path: path.clone(), source: io::Error::other(error) })
+    };
+    let metadata = BTreeMap::from([
+        ("format", FORMAT.to_owned()),
+        ("format_version", FORMAT_VERSION.to_owned()),
+        ("info", json(serde_json::to_string(info))?),
+        ("progress", json(serde_json::to_string(progress))?),
+    ]);
+    let mut entries = serde_json::Map::new();
+    entries.insert("__metadata__".to_owned(), serde_json::json!(metadata));
+    let mut start = 0usize;
+    for (name, tensor) in &tensors {
+        let end = start + 4 * tensor.elem_count();
+        let entry =
+            serde_json::json!({ "dtype": "F32", "shape": tensor.dims(), "data_offsets": [start, end] });
+        entries.insert(name.clone(), entry);
+        start = end;
+    }
+    let mut header = serde_json::Value::Object(entries).to_string().into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+
+    atomic_file::write(&path, |file| {
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
+        for (_, tensor) in &tensors {
+            let values =
+                tensor.to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all()?.to_vec1::<f32>());
+            for value in values.map_err(io::Error::other)? {
+                file.write_all(&value.to_le_bytes())?;
+            }
+        }
+        Ok(())
+    })
+    .map_err(TrainError::io(&path))
+}
+
+/// Reads the state of a run folder; `None` where none was saved yet.
+pub(crate) fn load(out: &Path, device: &Device) -> Result<Option<Saved>> {
+    let path = state_path(out);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let bad = |reason: String| TrainError::RunFolder { path: path.clone(), reason };
+    let file = WeightFile::open(&path)?;
+    let metadata = file.metadata();
+    let get = |key: &str| {
+        metadata.get(key).ok_or_else(|| bad(format!("no `{key}`; expected the state of a training run")))
+    };
+    if get("format")? != FORMAT || get("format_version")? != FORMAT_VERSION {
+        return Err(bad(format!("expected a {FORMAT} of version {FORMAT_VERSION}")));
+    }
+    let info = serde_json::from_str(get("info")?).map_err(|error| bad(format!("`info`: {error}")))?;
+    let progress =
+        serde_json::from_str(get("progress")?).map_err(|error| bad(format!("`progress`: {error}")))?;
+    let (mut parameters, mut tensors) = (Parameters::new(), BTreeMap::new());
+    for entry in file.entries() {
+        let tensor = Tensor::from_vec(file.read_f32(entry)?, entry.shape.as_slice(), device)?;
+        match entry.name.strip_prefix(WEIGHT) {
+            Some(name) => parameters.insert(name, tensor),
+            None => _ = tensors.insert(entry.name.clone(), tensor),
+        }
+    }
+    Ok(Some(Saved { info, progress, parameters, tensors, path }))
+}
+
+impl Saved {
+    /// Puts the saved means into a new optimiser of the same parameters, and the average into a new average.
+    pub(crate) fn restore(&mut self, adam: &mut Adam, average: Option<&mut Ema>) -> Result<()> {
+        adam.num_steps = self.progress.adam_steps;
+        for moments in &mut adam.moments {
+            moments.mean = self.take(ADAM_MEAN, &moments.name, &moments.mean)?;
+            moments.mean_square = self.take(ADAM_MEAN_SQUARE, &moments.name, &moments.mean_square)?;
+        }
+        if let Some(average) = average {
+            average.num_updates = self.progress.average_updates;
+            for (name, tensor) in &mut average.averages {
+                *tensor = self.take(AVERAGE, name, tensor)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, kind: &str, name: &str, like: &Tensor) -> Result<Tensor> {
+        let bad = |reason: String| TrainError::RunFolder { path: self.path.clone(), reason };
+        match self.tensors.remove(&format!("{kind}{name}")) {
+            Some(tensor) if tensor.dims() == like.dims() => Ok(tensor),
+            Some(tensor) => {
+                Err(bad(format!("`{kind}{name}` is {:?}, expected {:?}", tensor.dims(), like.dims())))
+            }
+            None => Err(bad(format!("`{kind}{name}` is missing; was the schedule or the average changed?"))),
+        }
+    }
+}

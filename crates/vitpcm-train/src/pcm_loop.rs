@@ -1,0 +1,516 @@
+//! The training loop, top to bottom: open or resume the run folder, take batches, step, validate, keep the best, save.
+//!
+//! The run folder: `config.toml` (all settings), `model.safetensors` (the best model), `last/` (the full state),
+//! `metrics.csv`, TensorBoard's event files. Every file is replaced whole or only appended to.
+
+use std::collections::{BTreeMap, HashSet};
+use std::iter::Peekable;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use candle_core::Device;
+use vitpcm_data::{Dataset, EpochStream, ImageLimits, Loaded, Loader, LoaderOptions, TaggedImage};
+use vitpcm_masks::{Classes, atomic_file};
+use vitpcm_nets::{
+    Dropout, ImportedBackbone, Initialisation, Model, ModelInfo, Normalisation, Parameters, Storage, Variant,
+    VitConfig,
+};
+
+use crate::batch::{TaggedBatch, TaggedViews};
+use crate::checkpoint::{self, Progress, Saved};
+use crate::config::TrainConfig;
+use crate::ema::Ema;
+use crate::error::{Result, TrainError};
+use crate::events::{Event, RunSummary};
+use crate::metrics_csv::{MetricsCsv, MetricsRow};
+use crate::optimiser::{Adam, AdamConfig};
+use crate::pcm_step::PcmStep;
+use crate::tensorboard::EventFile;
+use crate::validation::{Validated, Validation, ValidationImage, Validator};
+
+/// A training run: what on, what with, where to.
+#[derive(Debug)]
+pub struct TrainJob {
+    /// All settings.
+    pub config: TrainConfig,
+    /// What to train and validate on.
+    pub data: TrainData,
+    /// What the backbone starts from; not looked at where a state is resumed.
+    pub backbone: Backbone,
+    /// The run folder.
+    pub out: PathBuf,
+    /// Whether the run is new.
+    pub start: Start,
+    /// Where it is computed.
+    pub device: Device,
+    /// What the model file will say about its origin, beside what the run itself knows.
+    pub provenance: BTreeMap<String, String>,
+}
+
+/// Images to train and to validate on. Masks exist on the validation side only.
+#[derive(Debug, Clone)]
+pub struct TrainData {
+    /// The classes, background first.
+    pub classes: Classes,
+    /// Images to train on.
+    pub training: Vec<TaggedImage>,
+    /// Images to validate on; may be empty.
+    pub validation: Vec<ValidationImage>,
+    /// What is refused before it is decoded.
+    pub limits: ImageLimits,
+}
+
+/// What the backbone starts from.
+#[derive(Debug)]
+pub enum Backbone {
+    /// Random numbers.
+    Scratch,
+    /// Published weights.
+    Weights(Box<ImportedBackbone>),
+}
+
+/// Whether a run is new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// In a folder that is new or empty.
+    Fresh,
+    /// From the folder's saved state; from the beginning where none was saved yet.
+    Resume,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainOutcome {
+    /// Why.
+    pub ending: Ending,
+    /// Steps taken in all.
+    pub steps: u64,
+    /// The best epoch, from 1, and its score, where there was something to validate on.
+    pub best: Option<(usize, f64)>,
+}
+
+/// Why a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// All epochs are done.
+    Finished,
+    /// Validation did not get better for `schedule.patience` epochs.
+    OutOfPatience,
+    /// It was asked to stop; the state is saved.
+    Interrupted,
+}
+
+impl TrainData {
+    /// The training split of a data set, and its validation split with masks where there are any.
+    pub fn of(dataset: &Dataset, limits: ImageLimits) -> Self {
+        let image = |index: &usize| dataset.images()[*index].clone();
+        let validation = dataset.validation().into_iter().flat_map(|split| &split.indices);
+        Self {
+            classes: dataset.classes().clone(),
+            training: dataset.training().indices.iter().map(image).collect(),
+            validation: validation
+                .map(|index| ValidationImage { image: image(index), truth: dataset.truth(*index).cloned() })
+                .collect(),
+            limits,
+        }
+    }
+
+    /// Tells data sets apart by their classes and the names and tags of the training images.
+    fn fingerprint(&self) -> u64 {
+        let classes = self.classes.names().iter().map(String::as_bytes);
+        let images = self.training.iter().flat_map(|image| [image.name.as_bytes(), image.tags.as_slice()]);
+        // FNV-1a, with a byte between the parts that neither holds.
+        let bytes = classes.chain(images).flat_map(|part| part.iter().copied().chain([255]));
+        bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+        })
+    }
+}
+
+/// Trains. `events` hears what happens; `stop`, once true, ends the run after the running step with its state saved.
+pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Result<TrainOutcome> {
+    let config = &job.config;
+    config.check()?;
+    let tell = |event: Event| drop(events.send(event)); // a run does not depend on being heard
+    let schedule = &config.schedule;
+
+    // The state: loaded, or new.
+    let mut saved = open_run_folder(job)?;
+    let (info, parameters, mut progress) = match &saved {
+        Some(saved) => (saved.info.clone(), saved.parameters.clone(), saved.progress.clone()),
+        None => initial_state(job)?,
+    };
+    let network = info.network.clone();
+    let patch = network.backbone.patch;
+    let maker = config.view_maker(patch);
+    let new_phase = |epoch: usize, parameters: Parameters| -> Result<(PcmStep, Adam, Option<Ema>)> {
+        let step = PcmStep::new(&network, &config.losses, schedule.trained(epoch), parameters)?;
+        let adam = Adam::new(AdamConfig::of(schedule), step.variables().to_vec())?;
+        let averaged = schedule.ema_decay > 0.0;
+        let average = averaged.then(|| Ema::new(schedule.ema_decay, step.variables())).transpose()?;
+        Ok((step, adam, average))
+    };
+    let (mut step, mut adam, mut average) = new_phase(progress.epoch, parameters)?;
+    if let Some(saved) = &mut saved {
+        saved.restore(&mut adam, average.as_mut())?;
+    }
+
+    // The run folder's files.
+    write_text(&job.out.join("config.toml"), &config.to_toml()?)?;
+    let mut metrics = MetricsCsv::open(&job.out.join("metrics.csv"), progress.step)?;
+    let mut event_file = EventFile::create(&job.out, progress.step)?;
+    let save = |progress: &mut Progress,
+                step: &PcmStep,
+                adam: &Adam,
+                average: Option<&Ema>,
+                metrics: &MetricsCsv| {
+        // Rows first: a state must never be ahead of its metrics.
+        metrics.sync()?;
+        progress.adam_steps = adam.num_steps;
+        progress.average_updates = average.map_or(0, |average| average.num_updates);
+        checkpoint::save(&job.out, &info, progress, step, adam, average)?;
+        tell(Event::Saved { step: progress.step });
+        Ok::<(), TrainError>(())
+    };
+    if saved.is_none() {
+        save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+    }
+
+    // The data.
+    let loader = Loader::new(job.data.training.clone(), maker, loader_options(job));
+    let validator = validator(job, &loader);
+    let num_images = job.data.training.len();
+    let steps_per_epoch = num_images.div_ceil(schedule.effective_batch) as u64;
+    let num_steps = steps_per_epoch * schedule.epochs as u64;
+    tell(Event::Started(RunSummary {
+        steps_before: progress.step,
+        num_images,
+        num_validation_images: validator.images.len(),
+        num_validation_masks: validator.images.iter().filter(|image| image.truth.is_some()).count(),
+        num_classes: info.classes.len(),
+        num_epochs: schedule.epochs,
+        steps_per_epoch,
+        num_parameters: network.num_parameters(),
+        train_size: info.train_size,
+    }));
+
+    let (session_start, steps_before) = (Instant::now(), progress.step);
+    let mut last_save = Instant::now();
+    let mut warned: HashSet<String> = HashSet::new();
+    let mut warn = |text: String| {
+        if warned.insert(text.clone()) {
+            tell(Event::Warning(text));
+        }
+    };
+    let outcome = |ending: Ending, progress: &Progress| {
+        Ok(TrainOutcome { ending, steps: progress.step, best: progress.best })
+    };
+    while progress.epoch < schedule.epochs {
+        if progress.epochs_since_best >= schedule.patience {
+            return outcome(Ending::OutOfPatience, &progress);
+        }
+        let mut stream = loader.epoch(progress.epoch as u64, progress.images_taken).peekable();
+        let mut step_start = Instant::now();
+        // Steps, until the epoch's images are used up.
+        while stream.peek().is_some() {
+            let (images, broken) = take_batch(&mut stream, loader.images(), schedule.effective_batch);
+            broken.iter().for_each(|reason| warn(format!("{reason}; left out of the training")));
+            let is_last = stream.peek().is_none();
+            progress.images_taken = num_images - stream.size_hint().0;
+            if images.is_empty() {
+                break;
+            }
+            let batches = images.chunks(schedule.batch).map(|images| {
+                TaggedBatch::new(images, &maker, &info.normalisation, network.num_classes, &job.device)
+            });
+            let batches = batches.collect::<Result<Vec<_>>>()?;
+            let (losses, gradients) = step.gradients(&batches, &mut progress.dropout)?;
+            if !losses.are_finite() {
+                return Err(TrainError::NotFinite {
+                    epoch: progress.epoch + 1,
+                    step: progress.step + 1,
+                    mce: losses.mce,
+                    et: losses.et,
+                    l2: losses.l2,
+                    names: images.into_iter().map(|image| image.name).collect(),
+                });
+            }
+            let epochs_done = progress.epoch as f64
+                + progress.epoch_steps as f64 / steps_per_epoch.max(progress.epoch_steps + 1) as f64;
+            let rate = schedule.rate_at(epochs_done, adam.num_steps);
+            adam.step(&gradients, rate)?;
+            if let Some(average) = &mut average {
+                average.update(step.variables())?;
+            }
+
+            progress.step += 1;
+            progress.epoch_steps += 1;
+            progress.epoch_loss_sum += f64::from(losses.total);
+            let row = MetricsRow {
+                epoch: progress.epoch + 1,
+                step: progress.step,
+                images: progress.images_taken,
+                rate,
+                loss_mce: losses.mce,
+                loss_et: losses.et,
+                loss_l2: losses.l2,
+                loss: losses.total,
+                images_per_second: images.len() as f64 / step_start.elapsed().as_secs_f64().max(1e-9),
+            };
+            step_start = Instant::now();
+            write_step_events(&mut event_file, &row)?;
+            if is_last {
+                progress.waiting_row = Some(row.clone());
+            } else {
+                metrics.append(&row, None)?;
+            }
+            let done = (progress.step - steps_before) as f64;
+            let seconds_left =
+                session_start.elapsed().as_secs_f64() / done * num_steps.saturating_sub(progress.step) as f64;
+            tell(Event::Step { row, num_steps, seconds_left });
+
+            if stop.load(Ordering::Relaxed) {
+                save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+                return outcome(Ending::Interrupted, &progress);
+            }
+            if !is_last && last_save.elapsed().as_secs_f64() > 60.0 * config.loader.save_minutes {
+                save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+                last_save = Instant::now();
+            }
+        }
+        if progress.epoch_steps == 0 {
+            return Err(TrainError::NoImages(format!("none of the {num_images} images could be read")));
+        }
+
+        // The epoch's end: validate, keep the model if it is the best, save.
+        let epoch = progress.epoch + 1;
+        let current = match &average {
+            Some(average) => average.apply(step.parameters()),
+            None => step.parameters(),
+        };
+        let mut model = Model { info: info.clone(), parameters: current };
+        let due = epoch.is_multiple_of(config.validation.every_epochs) || epoch == schedule.epochs;
+        let validated = if due { validator.validate(&model, stop)? } else { None };
+        if stop.load(Ordering::Relaxed) && validated.is_none() {
+            save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+            return outcome(Ending::Interrupted, &progress);
+        }
+        let validation = match validated {
+            None => None,
+            Some(validated) => {
+                write_validation_events(&mut event_file, progress.step, &validated)?;
+                validated.warnings.into_iter().for_each(&mut warn);
+                Some(validated.validation)
+            }
+        };
+        let is_best = match (&validation, progress.best) {
+            (Some(now), Some((_, best))) => now.score > best,
+            (Some(_), None) => true,
+            // Nothing to compare by: the newest is kept.
+            (None, _) => validator.images.is_empty(),
+        };
+        if is_best {
+            progress.best = validation.as_ref().map(|validation| (epoch, validation.score));
+            progress.epochs_since_best = 0;
+            describe_model(&mut model.info, epoch, progress.step, validation.as_ref());
+            model.save(job.out.join("model.safetensors"), Storage::F32)?;
+        } else if validation.is_some() {
+            progress.epochs_since_best += 1;
+        }
+        if let Some(row) = progress.waiting_row.take() {
+            metrics.append(&row, validation.as_ref())?;
+        }
+        let mean_loss = (progress.epoch_loss_sum / progress.epoch_steps as f64) as f32;
+        tell(Event::Epoch { epoch, mean_loss, validation, is_best });
+
+        progress.epoch += 1;
+        (progress.images_taken, progress.epoch_steps, progress.epoch_loss_sum) = (0, 0, 0.0);
+        if schedule.trained(progress.epoch) != schedule.trained(progress.epoch - 1) {
+            (step, adam, average) = new_phase(progress.epoch, step.parameters())?;
+        }
+        save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+        last_save = Instant::now();
+        if stop.load(Ordering::Relaxed) && progress.epoch < schedule.epochs {
+            return outcome(Ending::Interrupted, &progress);
+        }
+    }
+    outcome(Ending::Finished, &progress)
+}
+
+/// Whether a run folder holds a state to resume from.
+pub fn has_saved_state(out: &Path) -> bool {
+    checkpoint::state_path(out).is_file()
+}
+
+/// The next images of an epoch that could be read, at most `count`, and those that could not. Broken images behind the
+/// last one are taken as well, so that an epoch is over exactly when its stream is.
+pub(crate) fn take_batch(
+    stream: &mut Peekable<EpochStream>,
+    images: &[TaggedImage],
+    count: usize,
+) -> (Vec<TaggedViews>, Vec<String>) {
+    let (mut taken, mut broken) = (Vec::with_capacity(count), Vec::new());
+    loop {
+        let wanted = |loaded: &Loaded| taken.len() < count || matches!(loaded, Loaded::Broken { .. });
+        match stream.next_if(wanted) {
+            Some(Loaded::Views { index, views }) => {
+                let TaggedImage { name, tags, .. } = images[index].clone();
+                taken.push(TaggedViews { name, tags, views });
+            }
+            Some(Loaded::Broken { reason, .. }) => broken.push(reason),
+            None => return (taken, broken),
+        }
+    }
+}
+
+/// Makes the folder, or reads its state. A new run wants a folder without anything in it.
+fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
+    let out = &job.out;
+    if job.data.training.is_empty() {
+        return Err(TrainError::NoImages("the data set has no training split with images".to_owned()));
+    }
+    std::fs::create_dir_all(out).map_err(TrainError::io(out))?;
+    if job.start == Start::Fresh {
+        let mut entries = std::fs::read_dir(out).map_err(TrainError::io(out))?;
+        if entries.next().is_some() {
+            let reason =
+                "the folder is not empty; choose another, or continue its run with --resume".to_owned();
+            return Err(TrainError::RunFolder { path: out.clone(), reason });
+        }
+        return Ok(None);
+    }
+    let Some(saved) = checkpoint::load(out, &job.device)? else { return Ok(None) };
+    let refuse = |reason: String| Err(TrainError::RunFolder { path: out.clone(), reason });
+    if saved.progress.data_fingerprint != job.data.fingerprint() {
+        return refuse(
+            "the run began with another data set: classes, training images or tags differ".to_owned(),
+        );
+    }
+    let expected = job.config.network(saved.info.network.backbone.clone(), job.data.classes.len());
+    let train_size = job.config.model.grid * saved.info.network.backbone.patch;
+    if saved.info.network != expected || saved.info.train_size != train_size {
+        return refuse("the run began with another network: its [model] settings cannot change".to_owned());
+    }
+    Ok(Some(saved))
+}
+
+/// A network that has seen nothing of this data set.
+fn initial_state(job: &TrainJob) -> Result<(ModelInfo, Parameters, Progress)> {
+    let config = &job.config;
+    let (backbone, likely) = match &job.backbone {
+        Backbone::Weights(imported) => {
+            (imported.summary.config.clone(), imported.summary.likely_normalisation)
+        }
+        // Positions need no resizing where none were learned.
+        Backbone::Scratch => {
+            let variant = Variant::named(&config.model.backbone)?.config();
+            (VitConfig { position_grid: config.model.grid, ..variant }, Normalisation::HALF)
+        }
+    };
+    let patch = backbone.patch;
+    let network = config.network(backbone, job.data.classes.len());
+    let initialisation = Initialisation { seed: config.seed, classifier_std: config.model.classifier_std };
+    let parameters = match &job.backbone {
+        Backbone::Scratch => initialisation.network(&network, &job.device)?,
+        Backbone::Weights(imported) => {
+            let mut parameters = initialisation.head(&network, &job.device)?;
+            parameters.extend(imported.parameters.to_device(&job.device)?);
+            parameters
+        }
+    };
+    let info = ModelInfo {
+        network,
+        classes: job.data.classes.names().to_vec(),
+        train_size: config.model.grid * patch,
+        inference_size: config.model.inference_grid * patch,
+        normalisation: config.model.normalisation.unwrap_or(likely),
+        preset: config.preset.name().to_owned(),
+        provenance: job.provenance.clone(),
+    };
+    info.check()?;
+    let progress = Progress {
+        epoch: 0,
+        images_taken: 0,
+        step: 0,
+        epoch_steps: 0,
+        epoch_loss_sum: 0.0,
+        waiting_row: None,
+        best: None,
+        epochs_since_best: 0,
+        dropout: Dropout::new(config.seed, config.model.dropout),
+        adam_steps: 0,
+        average_updates: 0,
+        data_fingerprint: job.data.fingerprint(),
+    };
+    Ok((info, parameters, progress))
+}
+
+fn loader_options(job: &TrainJob) -> LoaderOptions {
+    let loader = &job.config.loader;
+    LoaderOptions {
+        seed: job.config.seed,
+        threads: NonZeroUsize::new(loader.threads),
+        ahead: loader.ahead,
+        cache_bytes: loader.cache_megabytes.saturating_mul(1 << 20),
+        limits: job.data.limits.clone(),
+    }
+}
+
+/// The validation images, evenly chosen where there are more than asked for.
+fn validator<'a>(job: &'a TrainJob, training: &Loader) -> Validator<'a> {
+    let all = &job.data.validation;
+    let count = all.len().min(job.config.validation.max_images);
+    let images: Vec<ValidationImage> = (0..count).map(|i| all[i * all.len() / count].clone()).collect();
+    let tagged = images.iter().map(|image| image.image.clone()).collect();
+    let loader = training.of_other_images(tagged);
+    let (config, classes, limits) = (&job.config, &job.data.classes, job.data.limits.clone());
+    Validator { config, classes, images, loader, limits, device: &job.device }
+}
+
+fn write_step_events(file: &mut EventFile, row: &MetricsRow) -> Result<()> {
+    let scalars = [
+        ("train/loss", row.loss),
+        ("train/loss_mce", row.loss_mce),
+        ("train/loss_et", row.loss_et),
+        ("train/loss_l2", row.loss_l2),
+        ("train/rate", row.rate as f32),
+        ("train/images_per_second", row.images_per_second as f32),
+    ];
+    scalars.into_iter().try_for_each(|(tag, value)| file.scalar(tag, row.step, value))
+}
+
+fn write_validation_events(file: &mut EventFile, step: u64, validated: &Validated) -> Result<()> {
+    let validation = &validated.validation;
+    let scalars = [
+        ("val/miou", validation.miou),
+        ("val/pixel_accuracy", validation.pixel_accuracy),
+        ("val/tag_f1", Some(validation.tag_f1)),
+        ("val/et_loss", validation.et_loss),
+    ];
+    for (tag, value) in scalars {
+        if let Some(value) = value {
+            file.scalar(tag, step, value as f32)?;
+        }
+    }
+    validated.strips.iter().try_for_each(|(name, strip)| file.picture(&format!("val/{name}"), step, strip))
+}
+
+/// What the model file says about how it came about.
+fn describe_model(info: &mut ModelInfo, epoch: usize, step: u64, validation: Option<&Validation>) {
+    let mut say = |key: &str, value: String| info.provenance.insert(key.to_owned(), value);
+    say("epoch", epoch.to_string());
+    say("step", step.to_string());
+    let Some(validation) = validation else { return };
+    if let Some(miou) = validation.miou {
+        say("val_miou_tags_given", format!("{miou:.2}"));
+    }
+    say("val_tag_f1", format!("{:.2}", validation.tag_f1));
+}
+
+fn write_text(path: &Path, text: &str) -> Result<()> {
+    use std::io::Write;
+    atomic_file::write(path, |file| file.write_all(text.as_bytes())).map_err(TrainError::io(path))
+}

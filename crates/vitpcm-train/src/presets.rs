@@ -1,0 +1,161 @@
+//! The presets: `official` (what the released code does), `paper` (what the text says), `default` (ours), `demo`.
+
+use vitpcm_data::views::CropStarts;
+use vitpcm_data::{Brightness, ColourChange};
+use vitpcm_masks::resampling::Alignment;
+use vitpcm_nets::DropoutRates;
+
+use crate::config::{
+    AdamForm, Conditioning, Decay, EtPeak, EtTarget, Everything, LoaderConfig, LossConfig, ModelConfig,
+    PoolingKind, Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
+};
+
+impl TrainConfig {
+    /// The settings of a preset.
+    pub fn preset(preset: Preset) -> Self {
+        match preset {
+            Preset::Official => Self::official(),
+            Preset::Paper => Self::paper(),
+            Preset::Default => Self::default(),
+            Preset::Demo => Self::demo(),
+        }
+    }
+
+    /// What the released code does.
+    pub fn official() -> Self {
+        Self {
+            preset: Preset::Official,
+            seed: 0,
+            model: ModelConfig {
+                backbone: "vit-s16".to_owned(),
+                conditioning: Conditioning::HvBilstm,
+                lstm_units: 192,
+                pooling: PoolingKind::Max,
+                top_k: 6,
+                grid: 24,
+                inference_grid: 60,
+                classifier_std: 0.05,
+                normalisation: None,
+                dropout: DropoutRates::OFFICIAL,
+            },
+            views: ViewsConfig {
+                crop_probability: 0.3,
+                crop_starts: CropStarts::Clamped,
+                alignment: Alignment::AlignCorners,
+                colour: ColourChange { brightness_unit: Brightness::Unscaled, ..ColourChange::default() },
+            },
+            losses: LossConfig {
+                mce_weight: 1.0,
+                et_weight: 1.0,
+                et_target: EtTarget::Main,
+                et_peak: EtPeak::Crop,
+                classifier_l2: 0.01,
+            },
+            schedule: ScheduleConfig {
+                epochs: 80,
+                warmup_epochs: 1,
+                warmup_rate: 1e-3,
+                unfreeze: Unfreeze::LastBlocks(5),
+                rate: 1e-4,
+                decay: Decay::Constant,
+                ramp_steps: 0,
+                batch: 16,
+                effective_batch: 64,
+                adam_beta1: 0.9,
+                adam_beta2: 0.999,
+                adam_eps: 1e-7,
+                adam_form: AdamForm::Keras,
+                ema_decay: 0.0,
+                patience: 60,
+            },
+            validation: ValidationConfig {
+                every_epochs: 1,
+                max_images: 1500,
+                grid: 60,
+                tag_threshold: 0.5,
+                pictures: 4,
+            },
+            loader: LoaderConfig { threads: 0, ahead: 64, cache_megabytes: 2048, save_minutes: 10.0 },
+        }
+    }
+
+    /// What the paper's text says, and the released code where it is silent.
+    pub fn paper() -> Self {
+        let mut config = Self { preset: Preset::Paper, ..Self::official() };
+        config.model.classifier_std = 1.0;
+        config.losses.et_target = EtTarget::Merged;
+        config.losses.classifier_l2 = 0.1;
+        config.schedule.warmup_epochs = 2;
+        config.schedule.unfreeze = Unfreeze::LastBlocks(4);
+        config
+    }
+
+    /// The same settings for patches of so many pixels: training images of about 384 pixels (392 for patches of 14)
+    /// and inference at about 960, on whole and, for training, even grids.
+    pub fn for_patch(mut self, patch: usize) -> Self {
+        let validates_at_inference_size = self.validation.grid == self.model.inference_grid;
+        self.model.grid = 2 * (384.0 / (2 * patch.max(1)) as f64).round().max(2.0) as usize;
+        self.model.inference_grid = ((960.0 / patch.max(1) as f64).round() as usize).clamp(1, 256);
+        self.validation.grid =
+            if validates_at_inference_size { self.model.inference_grid } else { self.model.grid };
+        self
+    }
+
+    /// A small network on drawn scenes of 96 pixels, in minutes on two cores.
+    pub fn demo() -> Self {
+        let mut config = Self { preset: Preset::Demo, ..Self::default() };
+        config.model.backbone = "vit-nano8".to_owned();
+        config.model.grid = 12;
+        config.model.inference_grid = 12;
+        config.validation.grid = 12;
+        config.from_scratch()
+    }
+
+    /// The settings for a network that starts from nothing: everything is trained from the first step, at the rate
+    /// of the warm-up and with a ramp.
+    pub fn from_scratch(mut self) -> Self {
+        self.schedule.warmup_epochs = 0;
+        self.schedule.unfreeze = Unfreeze::Everything(Everything::All);
+        self.schedule.rate = self.schedule.warmup_rate;
+        self.schedule.ramp_steps = 200;
+        self
+    }
+}
+
+/// Ours: as the released code except where METHOD.md says otherwise, for data sets of any size on one machine.
+impl Default for TrainConfig {
+    fn default() -> Self {
+        let mut config = Self { preset: Preset::Default, ..Self::official() };
+        config.views.crop_starts = CropStarts::Uniform;
+        config.views.alignment = Alignment::HalfPixel;
+        config.views.colour.brightness_unit = Brightness::Scaled;
+        config.losses.et_peak = EtPeak::WholeGrid;
+        config.schedule.epochs = 20;
+        config.schedule.decay = Decay::Cosine;
+        config.schedule.effective_batch = 16;
+        config.schedule.adam_form = AdamForm::Torch;
+        config.schedule.ema_decay = 0.998;
+        config.validation.grid = config.model.grid;
+        config.validation.max_images = 500;
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grids_fit_the_patches() {
+        for (patch, train_side, inference_side) in [(16, 384, 960), (14, 392, 966), (8, 384, 960)] {
+            let config = TrainConfig::default().for_patch(patch);
+            config.check().unwrap();
+            assert_eq!(
+                (config.model.grid * patch, config.model.inference_grid * patch),
+                (train_side, inference_side)
+            );
+            assert_eq!(config.validation.grid, config.model.grid);
+            assert_eq!(TrainConfig::official().for_patch(patch).validation.grid * patch, inference_side);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! How well the network does on images that it is not trained on: with masks by mIoU, else by tag F1 and the
+//! equivariance loss. Runs the same `Segmenter` as `vitpcm segment` and the viewer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use candle_core::Device;
+use serde::{Deserialize, Serialize};
+use vitpcm::{RawScores, Segmenter, SegmenterOptions, TagMode};
+use vitpcm_data::{ImageLimits, Loader, MaskSource, TaggedImage, Tags, read_image};
+use vitpcm_masks::resampling::{Alignment, Part, resize_plane, resize_rgb8};
+use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap, Picture, overlay, viridis};
+use vitpcm_nets::{Model, PcmConfig};
+
+use crate::batch::TaggedBatch;
+use crate::config::{EtTarget, LossConfig, TrainConfig};
+use crate::error::Result;
+use crate::pcm_loop::take_batch;
+use crate::pcm_step::PcmStep;
+use crate::schedule::Trained;
+
+/// Side in pixels of one picture of a strip.
+const TILE: usize = 160;
+/// Most heat maps of a strip.
+const HEAT_MAPS: usize = 3;
+/// Images that go through the network at a time.
+const BATCH: usize = 8;
+
+/// How well the network does. Percentages, except the loss.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Validation {
+    /// Mean IoU of the masks with the images' tags given, where there are masks.
+    pub miou: Option<f64>,
+    /// Share of pixels with the right class, likewise.
+    pub pixel_accuracy: Option<f64>,
+    /// F1 of predicted tags against given ones, over all pairs of image and class.
+    pub tag_f1: f64,
+    /// The equivariance loss, where there are no masks.
+    pub et_loss: Option<f64>,
+    /// What decides which epoch is best: the mIoU, or without masks tag F1 less the equivariance loss in percent of
+    /// that of guessing, ln(K + 1).
+    pub score: f64,
+}
+
+/// An image to validate on.
+#[derive(Debug, Clone)]
+pub struct ValidationImage {
+    /// The image and its tags.
+    pub image: TaggedImage,
+    /// Its truth, where it has one. Training never sees it.
+    pub truth: Option<MaskSource>,
+}
+
+/// What validation needs beside the model.
+pub(crate) struct Validator<'a> {
+    pub(crate) config: &'a TrainConfig,
+    pub(crate) classes: &'a Classes,
+    pub(crate) images: Vec<ValidationImage>,
+    /// Makes fixed views of the images for the equivariance loss.
+    pub(crate) loader: Loader,
+    pub(crate) limits: ImageLimits,
+    pub(crate) device: &'a Device,
+}
+
+/// A validation and the strips of pictures that show it.
+pub(crate) struct Validated {
+    pub(crate) validation: Validation,
+    pub(crate) strips: Vec<(String, Picture)>,
+    /// Images and masks that could not be used, and why.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Validator<'_> {
+    /// Validates a model; nothing where there is no image, or where `stop` was set meanwhile.
+    pub(crate) fn validate(&self, model: &Model, stop: &AtomicBool) -> Result<Option<Validated>> {
+        let patch = model.info.network.backbone.patch;
+        let alignment = self.config.views.alignment;
+        let options = SegmenterOptions {
+            size: Some(self.config.validation.grid * patch),
+            alignment,
+            ..Default::default()
+        };
+        let segmenter = Segmenter::new(model, self.device, options)?;
+        let mut matrix = ConfusionMatrix::new(self.classes.len());
+        let (mut tags, mut num_masks) = (TagCounts::default(), 0usize);
+        let (mut strips, mut warnings) = (Vec::new(), Vec::new());
+        for images in self.images.chunks(BATCH) {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let mut read = Vec::with_capacity(images.len());
+            for image in images {
+                match read_image(&image.image.path, &self.limits) {
+                    Ok(pixels) => read.push((image, pixels)),
+                    Err(error) => warnings.push(format!("{error}; left out of the validation")),
+                }
+            }
+            let pixels: Vec<_> = read.iter().map(|(_, pixels)| pixels).collect();
+            for ((image, pixels), scores) in read.iter().zip(segmenter.score_batch(&pixels)?) {
+                tags.add(&image.image.tags, &scores, self.config.validation.tag_threshold);
+                let given: Vec<usize> = image.image.tags.iter().map(usize::from).collect();
+                let result = scores.with_tags(TagMode::Given(&given))?;
+                let mask = result.label_map();
+                if let Some(truth) = &image.truth {
+                    match truth.read(self.classes).and_then(|truth| Ok(matrix.add(&mask, &truth)?)) {
+                        Ok(()) => num_masks += 1,
+                        Err(error) => {
+                            warnings.push(format!("{error}; its mask does not count"));
+                        }
+                    }
+                }
+                if strips.len() < self.config.validation.pictures {
+                    let rgb =
+                        (pixels.as_raw().as_slice(), (pixels.width() as usize, pixels.height() as usize));
+                    strips.push((image.image.name.clone(), strip(rgb, &scores, &given, &mask, alignment)));
+                }
+            }
+        }
+        if tags.num_images == 0 {
+            return Ok(None);
+        }
+        let tag_f1 = tags.f1();
+        let scores = (num_masks > 0).then(|| matrix.scores(self.classes));
+        let (miou, pixel_accuracy) =
+            scores.map_or((None, None), |scores| (scores.mean_iou, scores.pixel_accuracy));
+        let et_loss = match miou {
+            Some(_) => None,
+            None => Some(self.equivariance_loss(model)?),
+        };
+        let guessing = (self.classes.len() as f64).ln();
+        let score = miou.unwrap_or(tag_f1 - 100.0 * et_loss.unwrap_or(0.0) / guessing);
+        let validation = Validation { miou, pixel_accuracy, tag_f1, et_loss, score };
+        Ok(Some(Validated { validation, strips, warnings }))
+    }
+
+    /// `L_ET` over the validation images, whose views are the same each time.
+    fn equivariance_loss(&self, model: &Model) -> Result<f64> {
+        let network: &PcmConfig = &model.info.network;
+        // A network trained without the loss is judged by the released code's.
+        let et_target = match self.config.losses.et_target {
+            EtTarget::None => EtTarget::Main,
+            target => target,
+        };
+        let losses = LossConfig { et_target, ..self.config.losses.clone() };
+        let step = PcmStep::new(network, &losses, Trained::Head, model.parameters.clone())?;
+        let maker = self.config.view_maker(network.backbone.patch);
+        let mut stream = self.loader.epoch(0, 0).peekable();
+        let (mut sum, mut count) = (0.0, 0usize);
+        loop {
+            let (views, _) = take_batch(&mut stream, self.loader.images(), self.config.schedule.batch);
+            if views.is_empty() {
+                return Ok(sum / count.max(1) as f64);
+            }
+            let batch =
+                TaggedBatch::new(&views, &maker, &model.info.normalisation, self.classes.len(), self.device)?;
+            sum += f64::from(step.validation_losses(&batch)?.et) * views.len() as f64;
+            count += views.len();
+        }
+    }
+}
+
+/// Right and wrong tags.
+#[derive(Default)]
+struct TagCounts {
+    num_images: usize,
+    right: usize,
+    predicted: usize,
+    given: usize,
+}
+
+impl TagCounts {
+    fn add(&mut self, tags: &Tags, scores: &RawScores, threshold: f32) {
+        let predicted = scores.predicted_tags(threshold);
+        let is_given = |tag: &&usize| u8::try_from(**tag).is_ok_and(|tag| tags.contains(tag));
+        self.num_images += 1;
+        self.right += predicted.iter().filter(is_given).count();
+        self.predicted += predicted.len();
+        self.given += tags.len();
+    }
+
+    /// In percent; all right when there is nothing to find and nothing was found.
+    fn f1(&self) -> f64 {
+        match self.predicted + self.given {
+            0 => 100.0,
+            both => 200.0 * self.right as f64 / both as f64,
+        }
+    }
+}
+
+/// Image, the heat maps of its first tags, and the mask over the image, side by side.
+fn strip(
+    (rgb, size): (&[u8], (usize, usize)),
+    scores: &RawScores,
+    tags: &[usize],
+    mask: &LabelMap,
+    alignment: Alignment,
+) -> Picture {
+    let tile = (TILE, TILE);
+    let planes = resize_rgb8(rgb, size, tile, Part::whole(tile), alignment);
+    let interleaved: Vec<u8> =
+        (0..TILE * TILE).flat_map(|i| [0, 1, 2].map(|c| planes[c * TILE * TILE + i].round() as u8)).collect();
+    let mut tiles = vec![interleaved.clone()];
+    for &tag in tags.iter().take(HEAT_MAPS) {
+        let map = &scores.scores_on_grid;
+        let plane = resize_plane(map.plane(tag), map.size(), tile, alignment);
+        tiles.push(plane.iter().flat_map(|&score| viridis(score)).collect());
+    }
+    if let Ok(mask) = mask.resized_nearest(TILE, TILE, alignment) {
+        tiles.push(overlay(&interleaved, &mask, 0.5).rgb);
+    }
+    let width = TILE * tiles.len();
+    let mut picture = Picture { width, height: TILE, rgb: Vec::with_capacity(3 * width * TILE) };
+    for y in 0..TILE {
+        tiles.iter().for_each(|tile| picture.rgb.extend(&tile[3 * TILE * y..3 * TILE * (y + 1)]));
+    }
+    picture
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vitpcm_masks::ScoreMap;
+
+    #[test]
+    fn tag_f1_counts_pairs_of_image_and_class() {
+        let mut counts = TagCounts::default();
+        assert_eq!(counts.f1(), 100.0);
+        let scores = |tag_probabilities: Vec<f32>| RawScores {
+            scores_on_grid: ScoreMap::new(3, 1, 1, vec![1.0, 0.0, 0.0]).unwrap(),
+            tag_probabilities,
+            image_size: (1, 1),
+            alignment: Alignment::HalfPixel,
+        };
+        counts.add(&[1, 2].into_iter().collect(), &scores(vec![1.0, 0.9, 0.1]), 0.5);
+        counts.add(&Tags::default(), &scores(vec![1.0, 0.2, 0.6]), 0.5);
+        // One right of two predicted and two given.
+        assert_eq!(counts.f1(), 50.0);
+    }
+}

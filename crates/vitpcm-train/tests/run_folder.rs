@@ -1,0 +1,213 @@
+//! Whole runs on drawn scenes with a network of seconds: what the run folder holds, that a resumed run is the same run,
+//! and what happens to broken images, missing masks, missing tags and losses that explode.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+
+use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions};
+use vitpcm_nets::Model;
+use vitpcm_train::{
+    Backbone, Ending, EtTarget, Event, Start, TrainConfig, TrainData, TrainError, TrainJob, TrainOutcome,
+    Unfreeze, train,
+};
+
+/// Three epochs of three steps, the first with a frozen backbone; every kind of random number and state in use.
+fn config() -> TrainConfig {
+    let mut config = TrainConfig::default();
+    config.model.backbone = "vit-nano16".to_owned();
+    config.model.grid = 4;
+    config.model.inference_grid = 4;
+    config.model.lstm_units = 8;
+    config.validation.grid = 4;
+    config.schedule.batch = 4;
+    config.schedule.effective_batch = 8;
+    config.schedule.epochs = 3;
+    config.schedule.unfreeze = Unfreeze::LastBlocks(2);
+    config.schedule.ema_decay = 0.9;
+    config.seed = 5;
+    config
+}
+
+fn job(data: &Path, out: &Path, config: TrainConfig, start: Start) -> TrainJob {
+    let dataset = Dataset::open(data, &OpenOptions::default()).unwrap();
+    TrainJob {
+        config,
+        data: TrainData::of(&dataset, ImageLimits::default()),
+        backbone: Backbone::Scratch,
+        out: out.to_owned(),
+        start,
+        device: vitpcm::Device::Cpu,
+        provenance: Default::default(),
+    }
+}
+
+/// Runs a job, asking it to stop once step `stop_at` is heard of.
+fn run(job: &TrainJob, stop_at: u64) -> (Result<TrainOutcome, TrainError>, Vec<Event>) {
+    let stop = AtomicBool::new(false);
+    let (sender, receiver) = channel();
+    std::thread::scope(|scope| {
+        let listener = scope.spawn(|| {
+            let mut heard = Vec::new();
+            for event in receiver {
+                if matches!(&event, Event::Step { row, .. } if row.step >= stop_at) {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                heard.push(event);
+            }
+            heard
+        });
+        let outcome = train(job, &sender, &stop);
+        drop(sender);
+        (outcome, listener.join().unwrap())
+    })
+}
+
+fn scenes(folder: &Path) -> std::path::PathBuf {
+    let data = folder.join("data");
+    DrawnScenes { seed: 2, side: 48 }.write(&data, 20, 6).unwrap();
+    data
+}
+
+/// The metrics without the column of speeds, which differ from run to run.
+fn metrics(out: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(out.join("metrics.csv")).unwrap();
+    let without_speed = |line: &str| {
+        let cells = line.split(',').enumerate().filter(|(i, _)| *i != 8).map(|(_, cell)| cell);
+        cells.collect::<Vec<_>>().join(",")
+    };
+    text.lines().map(without_speed).collect()
+}
+
+#[test]
+fn a_resumed_run_is_the_same_run_bit_for_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = scenes(folder.path());
+    let whole = folder.path().join("whole");
+    let (outcome, events) = run(&job(&data, &whole, config(), Start::Fresh), u64::MAX);
+    let outcome = outcome.unwrap();
+    assert_eq!((outcome.ending, outcome.steps), (Ending::Finished, 9));
+    assert!(outcome.best.is_some());
+    assert_eq!(events.iter().filter(|event| matches!(event, Event::Epoch { .. })).count(), 3);
+    for file in ["config.toml", "metrics.csv", "model.safetensors", "last/state.safetensors"] {
+        assert!(whole.join(file).is_file(), "{file}");
+    }
+
+    // In the warm-up, at the end of an epoch, behind the change of phase.
+    for stop_at in [1, 3, 4, 8] {
+        let out = folder.path().join(format!("stopped at {stop_at}"));
+        let (first, _) = run(&job(&data, &out, config(), Start::Fresh), stop_at);
+        let first = first.unwrap();
+        assert!(first.steps >= stop_at);
+        let (second, _) = run(&job(&data, &out, config(), Start::Resume), u64::MAX);
+        let second = second.unwrap();
+        assert_eq!((second.ending, second.steps, second.best), (Ending::Finished, 9, outcome.best));
+        for file in ["last/state.safetensors", "model.safetensors", "config.toml"] {
+            let same = std::fs::read(out.join(file)).unwrap() == std::fs::read(whole.join(file)).unwrap();
+            assert!(same, "{file} differs after a stop at step {} and a resume", first.steps);
+        }
+        assert_eq!(metrics(&out), metrics(&whole));
+    }
+}
+
+#[test]
+fn a_folder_with_something_in_it_needs_resume_and_another_data_set_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = scenes(folder.path());
+    let out = folder.path().join("run");
+    let short = || {
+        let mut config = config();
+        config.schedule.epochs = 1;
+        config
+    };
+    // Resuming where nothing was saved begins.
+    run(&job(&data, &out, short(), Start::Resume), u64::MAX).0.unwrap();
+    let message = run(&job(&data, &out, short(), Start::Fresh), u64::MAX).0.unwrap_err().to_string();
+    assert!(message.contains("not empty") && message.contains("--resume"), "{message}");
+
+    let other = folder.path().join("other");
+    DrawnScenes { seed: 9, side: 48 }.write(&other, 20, 6).unwrap();
+    let message = run(&job(&other, &out, short(), Start::Resume), u64::MAX).0.unwrap_err().to_string();
+    assert!(message.contains("another data set"), "{message}");
+    let mut wider = short();
+    wider.model.lstm_units = 16;
+    let message = run(&job(&data, &out, wider, Start::Resume), u64::MAX).0.unwrap_err().to_string();
+    assert!(message.contains("another network"), "{message}");
+    // More epochs are no other run.
+    let mut longer = short();
+    longer.schedule.epochs = 2;
+    assert_eq!(run(&job(&data, &out, longer, Start::Resume), u64::MAX).0.unwrap().steps, 6);
+}
+
+#[test]
+fn a_loss_that_explodes_names_the_batch_and_leaves_the_last_good_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = scenes(folder.path());
+    let out = folder.path().join("run");
+    let mut exploding = config();
+    exploding.schedule.warmup_rate = 1e30;
+    let error = run(&job(&data, &out, exploding, Start::Fresh), u64::MAX).0.unwrap_err();
+    let TrainError::NotFinite { names, step, .. } = &error else { panic!("{error}") };
+    assert!(names.len() == 8 && *step <= 3, "{error}");
+    assert!(error.to_string().contains(&names[0]) && names[0].contains("scene-"));
+    // The state from before can go on at a sensible rate.
+    assert_eq!(run(&job(&data, &out, config(), Start::Resume), u64::MAX).0.unwrap().steps, 9);
+}
+
+#[test]
+fn broken_images_are_left_out_and_named_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = scenes(folder.path());
+    for broken in ["scene-0002.png", "scene-0021.png"] {
+        std::fs::write(data.join("images").join(broken), b"broken").unwrap();
+    }
+    let (outcome, events) = run(&job(&data, &folder.path().join("run"), config(), Start::Fresh), u64::MAX);
+    assert_eq!(outcome.unwrap().ending, Ending::Finished);
+    let about = |name: &str| {
+        let warnings = events.iter().filter(|e| matches!(e, Event::Warning(text) if text.contains(name)));
+        warnings.count()
+    };
+    assert_eq!((about("scene-0002.png"), about("scene-0021.png")), (1, 1));
+}
+
+#[test]
+fn without_masks_tags_and_equivariance_decide() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = scenes(folder.path());
+    std::fs::remove_dir_all(data.join("masks")).unwrap();
+    let (outcome, events) = run(&job(&data, &folder.path().join("run"), config(), Start::Fresh), u64::MAX);
+    let best = outcome.unwrap().best.unwrap();
+    let validations = events.iter().filter_map(|event| match event {
+        Event::Epoch { validation, .. } => validation.clone(),
+        _ => None,
+    });
+    let validations: Vec<_> = validations.collect();
+    assert_eq!(validations.len(), 3);
+    assert!(validations.iter().all(|v| v.miou.is_none() && v.et_loss.is_some_and(|loss| loss > 0.0)));
+    assert!(validations.iter().all(|v| v.score <= best.1));
+}
+
+#[test]
+fn one_class_images_without_tags_and_no_validation_split_are_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let scenes = DrawnScenes { seed: 4, side: 32 };
+    std::fs::create_dir_all(data.join("images")).unwrap();
+    let mut table = "image,tags\n".to_owned();
+    for i in 0..9 {
+        let scene = scenes.scene(i);
+        scene.image.save(data.join(format!("images/{i}.png"))).unwrap();
+        table += &format!("{i}.png,{}\n", if scene.tags.contains(1) { "disc" } else { "" });
+    }
+    std::fs::write(data.join("tags.csv"), table).unwrap();
+    for et_target in [EtTarget::None, EtTarget::Symmetric] {
+        let mut config = config();
+        config.losses.et_target = et_target;
+        let out = folder.path().join(format!("{et_target:?}"));
+        let (outcome, _) = run(&job(&data, &out, config, Start::Fresh), u64::MAX);
+        assert_eq!(outcome.unwrap().best, None);
+        let model = Model::load(out.join("model.safetensors"), &vitpcm::Device::Cpu).unwrap();
+        assert_eq!(model.info.classes, ["background", "disc"]);
+        assert_eq!(model.info.provenance["epoch"], "3");
+    }
+}
