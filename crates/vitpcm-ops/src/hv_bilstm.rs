@@ -2,12 +2,14 @@
 
 use std::sync::Mutex;
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
 use crate::composed;
-use crate::cpu::lstm::{self as kernels, Activations, DIRECTIONS, GridShape};
+use crate::cpu::linear::{self, LinearShape};
+use crate::cpu::lstm::{self, DIRECTIONS, GridShape};
+use crate::cpu::matmul::Finish;
+use crate::cpu::scratch::Scratch;
 use crate::cpu::simd::SimdPath;
-use crate::linear::linear;
 use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
 
 /// The parameters of one direction, in PyTorch's layout and gate order (input, forget, cell, output).
@@ -75,23 +77,25 @@ pub fn hv_bilstm(grid: &Tensor, weights: &HvBiLstmWeights) -> Result<Tensor> {
         return composed::hv_bilstm(grid, weights);
     }
     let weight_ih = Tensor::cat(&directions.map(|lstm| &lstm.weight_ih), 0)?;
-    let weight_hh = Tensor::cat(&directions.map(|lstm| &lstm.weight_hh), 0)?;
-    let bias_ih = Tensor::cat(&directions.map(|lstm| &lstm.bias_ih), 0)?;
-    let bias_hh = Tensor::cat(&directions.map(|lstm| &lstm.bias_hh), 0)?;
-    let projected = linear(grid, &weight_ih, Some(&(bias_ih + bias_hh)?))?;
+    // Recurrent weights of all directions, then their two biases: one argument, because an operation takes three.
+    let mut rest = Vec::new();
+    rest.extend(directions.map(|lstm| lstm.weight_hh.flatten_all()).into_iter().collect::<Result<Vec<_>>>()?);
+    rest.extend(directions.map(|lstm| lstm.bias_ih.clone()));
+    rest.extend(directions.map(|lstm| lstm.bias_hh.clone()));
+    let rest = Tensor::cat(&rest, 0)?;
     let shape = GridShape { batch, height, width, units };
-    let saved = if projected.track_op() || weight_hh.track_op() {
+    let saved = if tensors.iter().any(|tensor| tensor.track_op()) {
         Saved::Keep(Mutex::new(None))
     } else {
         Saved::Drop
     };
-    projected.apply_op2(&weight_hh, Recurrence { shape, saved })
+    grid.contiguous()?.apply_op3(&weight_ih, &rest, HvBiLstm { shape, features, saved })
 }
 
-/// The recurrence of all four directions, from their input projections `[B, H, W, 16·U]` and recurrent weights
-/// `[16·U, U]`.
-struct Recurrence {
+/// All of the HV-BiLSTM, from the grid, the input weights `[16·U, D]` and the rest of the parameters.
+struct HvBiLstm {
     shape: GridShape,
+    features: usize,
     saved: Saved,
 }
 
@@ -101,33 +105,55 @@ enum Saved {
     Drop,
 }
 
-impl CustomOp2 for Recurrence {
+struct Activations {
+    gates: Scratch,
+    cells: Scratch,
+}
+
+impl HvBiLstm {
+    /// All directions' gates together.
+    fn gates(&self) -> usize {
+        DIRECTIONS * 4 * self.shape.units
+    }
+
+    /// The input projections of all directions, as one linear layer.
+    fn projection(&self) -> LinearShape {
+        LinearShape { rows: self.shape.cells(), in_features: self.features, out_features: self.gates() }
+    }
+}
+
+impl CustomOp3 for HvBiLstm {
     fn name(&self) -> &'static str {
-        "hv-bilstm-recurrence"
+        "hv-bilstm"
     }
 
     fn cpu_fwd(
         &self,
-        projected: &CpuStorage,
-        projected_layout: &Layout,
-        recurrent: &CpuStorage,
-        recurrent_layout: &Layout,
+        grid: &CpuStorage,
+        grid_layout: &Layout,
+        weight_ih: &CpuStorage,
+        weight_ih_layout: &Layout,
+        rest: &CpuStorage,
+        rest_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let projected = floats(projected, projected_layout)?;
-        let recurrent = floats(recurrent, recurrent_layout)?;
         let shape = self.shape;
+        let path = SimdPath::detect();
+        let weight_ih = floats(weight_ih, weight_ih_layout)?;
+        let (recurrent, biases) = floats(rest, rest_layout)?.split_at(DIRECTIONS * shape.recurrent_len());
+        let (bias_ih, bias_hh) = biases.split_at(self.gates());
+        let bias: Vec<f32> = bias_ih.iter().zip(bias_hh).map(|(ih, hh)| ih + hh).collect();
+        let mut gates = Scratch::take(shape.gates_len());
+        let grid = floats(grid, grid_layout)?;
+        linear::forward(path, self.projection(), grid, weight_ih, Finish::Bias(&bias), &mut gates);
         let mut hidden = output(shape.states_len());
         match &self.saved {
             Saved::Keep(saved) => {
-                let mut activations =
-                    Activations { gates: output(shape.gates_len()), cells: output(shape.states_len()) };
-                let kept = Some(&mut activations);
-                kernels::forward(SimdPath::detect(), shape, projected, recurrent, &mut hidden, kept);
-                *saved.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(activations);
+                let mut cells = Scratch::take(shape.states_len());
+                lstm::forward(path, shape, recurrent, &mut gates, &mut hidden, Some(&mut cells));
+                *saved.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
+                    Some(Activations { gates, cells });
             }
-            Saved::Drop => {
-                kernels::forward(SimdPath::detect(), shape, projected, recurrent, &mut hidden, None);
-            }
+            Saved::Drop => lstm::forward(path, shape, recurrent, &mut gates, &mut hidden, None),
         }
         let dims = (shape.batch, shape.height, shape.width, DIRECTIONS * shape.units);
         Ok((CpuStorage::F32(hidden), dims.into()))
@@ -135,41 +161,58 @@ impl CustomOp2 for Recurrence {
 
     fn bwd(
         &self,
-        projected: &Tensor,
-        recurrent: &Tensor,
+        grid: &Tensor,
+        weight_ih: &Tensor,
+        rest: &Tensor,
         hidden: &Tensor,
         grad_hidden: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let Saved::Keep(saved) = &self.saved else {
             bail!("hv_bilstm was run on tensors without a graph");
         };
         let saved = saved.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let Some(activations) = &*saved else {
+        let Some(Activations { gates, cells }) = &*saved else {
             bail!("hv_bilstm: backward before forward");
         };
+        let shape = self.shape;
+        let path = SimdPath::detect();
         let grad_hidden = grad_hidden.contiguous()?;
-        let mut grad_projected = output(projected.elem_count());
-        let mut grad_recurrent = recurrent.track_op().then(|| output(recurrent.elem_count()));
+        let mut grad_gates = Scratch::take(shape.gates_len());
+        let mut grad_rest = rest.track_op().then(|| output(rest.elem_count()));
         {
-            let (weights, hidden, grad_hidden) =
-                (Floats::of(recurrent)?, Floats::of(hidden)?, Floats::of(&grad_hidden)?);
-            let pass = kernels::Pass {
-                recurrent: weights.get()?,
+            let (rest, hidden, grad_hidden) =
+                (Floats::of(rest)?, Floats::of(hidden)?, Floats::of(&grad_hidden)?);
+            let pass = lstm::Pass {
+                recurrent: &rest.get()?[..DIRECTIONS * shape.recurrent_len()],
                 hidden: hidden.get()?,
-                activations,
+                gates,
+                cells,
                 grad_hidden: grad_hidden.get()?,
             };
-            kernels::backward(
-                SimdPath::detect(),
-                self.shape,
-                pass,
-                &mut grad_projected,
-                grad_recurrent.as_deref_mut(),
-            );
+            match &mut grad_rest {
+                Some(grad_rest) => {
+                    let (recurrent, biases) = grad_rest.split_at_mut(DIRECTIONS * shape.recurrent_len());
+                    lstm::backward(path, shape, pass, &mut grad_gates, Some(recurrent));
+                    let (bias_ih, bias_hh) = biases.split_at_mut(self.gates());
+                    linear::backward_bias(&grad_gates, bias_ih);
+                    bias_hh.copy_from_slice(bias_ih);
+                }
+                None => lstm::backward(path, shape, pass, &mut grad_gates, None),
+            }
         }
-        let grad_projected =
-            if projected.track_op() { Some(tensor(grad_projected, projected.dims())?) } else { None };
-        let grad_recurrent = grad_recurrent.map(|grad| tensor(grad, recurrent.dims())).transpose()?;
-        Ok((grad_projected, grad_recurrent))
+        let grad_rest = grad_rest.map(|grad| tensor(grad, rest.dims())).transpose()?;
+        let mut grad_grid = grid.track_op().then(|| output(grid.elem_count()));
+        if let Some(grad_grid) = &mut grad_grid {
+            let weight_ih = Floats::of(weight_ih)?;
+            linear::backward_x(path, self.projection(), weight_ih.get()?, &grad_gates, grad_grid);
+        }
+        let mut grad_weight_ih = weight_ih.track_op().then(|| output(weight_ih.elem_count()));
+        if let Some(grad_weight_ih) = &mut grad_weight_ih {
+            let grid = Floats::of(grid)?;
+            linear::backward_weight(path, self.projection(), grid.get()?, &grad_gates, grad_weight_ih);
+        }
+        let grad_grid = grad_grid.map(|grad| tensor(grad, grid.dims())).transpose()?;
+        let grad_weight_ih = grad_weight_ih.map(|grad| tensor(grad, weight_ih.dims())).transpose()?;
+        Ok((grad_grid, grad_weight_ih, grad_rest))
     }
 }

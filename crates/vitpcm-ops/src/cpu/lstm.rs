@@ -30,7 +30,7 @@ impl GridShape {
         self.batch * self.height * self.width
     }
 
-    /// Floats of projections and of activated gates: four gates in four directions a cell.
+    /// Floats of input projections and of gates: four gates in four directions a cell.
     pub(crate) fn gates_len(&self) -> usize {
         self.cells() * DIRECTIONS * 4 * self.units
     }
@@ -79,25 +79,19 @@ impl GridShape {
     }
 }
 
-/// What backward needs of a forward pass.
-pub(crate) struct Activations {
-    /// Gates after their activations (input, forget, cell, output), laid out as the projections.
-    pub(crate) gates: Vec<f32>,
-    /// Cell states, laid out as the hidden states.
-    pub(crate) cells: Vec<f32>,
-}
-
-/// Runs the four directions. `projected` holds the input projections with both biases, `[cell, direction, gate,
-/// unit]`; `recurrent` the weights `[direction, gate · unit, unit]`; `hidden` receives `[cell, direction, unit]`.
+/// Runs the four directions. `gates` holds the input projections with both biases, `[cell, direction, gate, unit]`,
+/// and is left with the gates after their activations (input, forget, cell, output); `recurrent` holds the weights
+/// `[direction, gate · unit, unit]`; `hidden` receives `[cell, direction, unit]`, and so does `cells`, where the cell
+/// states are wanted.
 pub(crate) fn forward(
     path: SimdPath,
     shape: GridShape,
-    projected: &[f32],
     recurrent: &[f32],
+    gates: &mut [f32],
     hidden: &mut [f32],
-    activations: Option<&mut Activations>,
+    cells: Option<&mut [f32]>,
 ) {
-    assert_eq!(projected.len(), shape.gates_len());
+    assert_eq!(gates.len(), shape.gates_len());
     assert_eq!(recurrent.len(), DIRECTIONS * shape.recurrent_len());
     assert_eq!(hidden.len(), shape.states_len());
     if hidden.is_empty() {
@@ -110,16 +104,16 @@ pub(crate) fn forward(
         let weights = &recurrent[direction * shape.recurrent_len()..];
         PackedPanels::pack(path, Matrix::row_major(weights, 4 * units, units).transposed(), packed);
     }
+    let gates = SharedTarget::new(gates);
     let hidden = SharedTarget::new(hidden);
-    let saved = activations.map(|activations| {
-        assert_eq!(activations.gates.len(), shape.gates_len());
-        assert_eq!(activations.cells.len(), shape.states_len());
-        (SharedTarget::new(&mut activations.gates), SharedTarget::new(&mut activations.cells))
+    let cells = cells.map(|cells| {
+        assert_eq!(cells.len(), shape.states_len());
+        SharedTarget::new(cells)
     });
     shape.blocks().into_par_iter().with_max_len(1).for_each(|(direction, first, sequences)| {
         let recurrent = &packed[direction * packed_len..][..packed_len];
         let walk = Walk { path, shape, direction, first, sequences };
-        path.run(Forward { walk, projected, recurrent, hidden, saved });
+        path.run(Forward { walk, recurrent, gates, hidden, cells });
     });
 }
 
@@ -134,12 +128,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// Where the gates of a sequence's cell begin in arrays laid out as the projections.
-    fn gates_start(&self, sequence: usize, step: usize) -> usize {
-        self.state_start(sequence, step) * 4
-    }
-
-    /// Where the states of a sequence's cell begin in arrays laid out as the hidden states.
+    /// Where the states of a sequence's cell begin; its gates begin at four times that.
     fn state_start(&self, sequence: usize, step: usize) -> usize {
         let cell = self.shape.cell(self.direction, self.first + sequence, step);
         (cell * DIRECTIONS + self.direction) * self.shape.units
@@ -148,11 +137,11 @@ impl Walk {
 
 struct Forward<'a> {
     walk: Walk,
-    projected: &'a [f32],
     /// Transposed and packed: `units` deep, `4 · units` columns.
     recurrent: &'a [f32],
+    gates: SharedTarget<'a>,
     hidden: SharedTarget<'a>,
-    saved: Option<(SharedTarget<'a>, SharedTarget<'a>)>,
+    cells: Option<SharedTarget<'a>>,
 }
 
 impl Kernel for Forward<'_> {
@@ -163,17 +152,13 @@ impl Kernel for Forward<'_> {
         let walk = self.walk;
         let units = walk.shape.units;
         let mut scratch = Scratch::take(walk.sequences * 6 * units);
-        let (gates, rest) = scratch.split_at_mut(walk.sequences * 4 * units);
+        let (sums, rest) = scratch.split_at_mut(walk.sequences * 4 * units);
         let (hidden, cells) = rest.split_at_mut(walk.sequences * units);
-        hidden.fill(0.0);
+        sums.fill(0.0);
         cells.fill(0.0);
         for step in 0..walk.shape.steps(walk.direction) {
-            for (sequence, gates) in gates.chunks_exact_mut(4 * units).enumerate() {
-                let start = walk.gates_start(sequence, step);
-                gates.copy_from_slice(&self.projected[start..start + 4 * units]);
-            }
             if step > 0 {
-                // SAFETY: gates and hidden are this thread's own; the packed weights are as long as their sizes say.
+                // SAFETY: sums and hidden are this thread's own; the packed weights are as long as their sizes say.
                 unsafe {
                     block_product(
                         simd,
@@ -186,24 +171,23 @@ impl Kernel for Forward<'_> {
                             a_depth_stride: 1,
                             b: self.recurrent.as_ptr(),
                             b_panel_stride: units * walk.path.tile_columns(),
-                            c: gates.as_mut_ptr(),
+                            c: sums.as_mut_ptr(),
                             c_row_stride: 4 * units,
-                            onto: Onto::Target,
+                            onto: Onto::Nothing,
                         },
                     );
                 }
             }
             for sequence in 0..walk.sequences {
-                let gates = &mut gates[sequence * 4 * units..][..4 * units];
+                let sums = &sums[sequence * 4 * units..][..4 * units];
                 let cells = &mut cells[sequence * units..][..units];
                 let hidden = &mut hidden[sequence * units..][..units];
-                advance(simd, gates, cells, hidden);
-                // SAFETY: each cell's states in a direction belong to one sequence.
+                let start = walk.state_start(sequence, step);
+                // SAFETY: each cell's gates and states in a direction belong to one sequence.
                 unsafe {
-                    let start = walk.state_start(sequence, step);
+                    advance(simd, sums, self.gates.slice(4 * start, 4 * units), cells, hidden);
                     self.hidden.slice(start, units).copy_from_slice(hidden);
-                    if let Some((saved_gates, saved_cells)) = &self.saved {
-                        saved_gates.slice(4 * start, 4 * units).copy_from_slice(gates);
+                    if let Some(saved_cells) = &self.cells {
                         saved_cells.slice(start, units).copy_from_slice(cells);
                     }
                 }
@@ -212,9 +196,9 @@ impl Kernel for Forward<'_> {
     }
 }
 
-/// One step of one sequence: activates the gates in place and moves the states on.
+/// One step of one sequence: adds the recurrent sums to the gates, activates them in place and moves the states on.
 #[inline(always)]
-fn advance<S: Simd>(simd: S, gates: &mut [f32], cells: &mut [f32], hidden: &mut [f32]) {
+fn advance<S: Simd>(simd: S, sums: &[f32], gates: &mut [f32], cells: &mut [f32], hidden: &mut [f32]) {
     let units = cells.len();
     let (input_gates, rest) = gates.split_at_mut(units);
     let (forget_gates, rest) = rest.split_at_mut(units);
@@ -222,10 +206,12 @@ fn advance<S: Simd>(simd: S, gates: &mut [f32], cells: &mut [f32], hidden: &mut 
     let mut start = 0;
     while start < units {
         let end = (start + S::LANES).min(units);
-        let input = sigmoid(simd, load_some(simd, &input_gates[start..end]));
-        let forget = sigmoid(simd, load_some(simd, &forget_gates[start..end]));
-        let candidate = tanh(simd, load_some(simd, &cell_gates[start..end]));
-        let output = sigmoid(simd, load_some(simd, &output_gates[start..end]));
+        let input = add_some(simd, &input_gates[start..end], &sums[start..end]);
+        let forget = add_some(simd, &forget_gates[start..end], &sums[units + start..units + end]);
+        let candidate = add_some(simd, &cell_gates[start..end], &sums[2 * units + start..2 * units + end]);
+        let output = add_some(simd, &output_gates[start..end], &sums[3 * units + start..3 * units + end]);
+        let (input, forget) = (sigmoid(simd, input), sigmoid(simd, forget));
+        let (candidate, output) = (tanh(simd, candidate), sigmoid(simd, output));
         let kept = simd.mul(forget, load_some(simd, &cells[start..end]));
         let cell = simd.mul_add(input, candidate, kept);
         store_some(simd, &mut input_gates[start..end], input);
@@ -245,6 +231,11 @@ fn load_some<S: Simd>(simd: S, source: &[f32]) -> S::V {
 }
 
 #[inline(always)]
+fn add_some<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> S::V {
+    simd.add(load_some(simd, a), load_some(simd, b))
+}
+
+#[inline(always)]
 fn store_some<S: Simd>(simd: S, target: &mut [f32], value: S::V) {
     if target.len() == S::LANES { simd.store(target, value) } else { simd.store_partial(target, value) }
 }
@@ -254,11 +245,12 @@ fn store_some<S: Simd>(simd: S, target: &mut [f32], value: S::V) {
 pub(crate) struct Pass<'a> {
     pub(crate) recurrent: &'a [f32],
     pub(crate) hidden: &'a [f32],
-    pub(crate) activations: &'a Activations,
+    pub(crate) gates: &'a [f32],
+    pub(crate) cells: &'a [f32],
     pub(crate) grad_hidden: &'a [f32],
 }
 
-/// Back through time: the gradients of the projections and, where asked for, of the recurrent weights.
+/// Back through time: the gradients of the input projections and, where asked for, of the recurrent weights.
 pub(crate) fn backward(
     path: SimdPath,
     shape: GridShape,
@@ -266,11 +258,11 @@ pub(crate) fn backward(
     grad_projected: &mut [f32],
     grad_recurrent: Option<&mut [f32]>,
 ) {
-    let Pass { recurrent, hidden, activations, grad_hidden } = pass;
+    let Pass { recurrent, hidden, gates, cells, grad_hidden } = pass;
     assert_eq!(recurrent.len(), DIRECTIONS * shape.recurrent_len());
     assert_eq!(hidden.len(), shape.states_len());
-    assert_eq!(activations.gates.len(), shape.gates_len());
-    assert_eq!(activations.cells.len(), shape.states_len());
+    assert_eq!(gates.len(), shape.gates_len());
+    assert_eq!(cells.len(), shape.states_len());
     assert_eq!(grad_hidden.len(), shape.states_len());
     assert_eq!(grad_projected.len(), shape.gates_len());
     if hidden.is_empty() {
@@ -288,7 +280,7 @@ pub(crate) fn backward(
         shape.blocks().into_par_iter().with_max_len(1).for_each(|(direction, first, sequences)| {
             let recurrent = &packed[direction * packed_len..][..packed_len];
             let walk = Walk { path, shape, direction, first, sequences };
-            path.run(Backward { walk, recurrent, activations, grad_hidden, grad_projected });
+            path.run(Backward { walk, recurrent, pass, grad_projected });
         });
     }
     let Some(grad_recurrent) = grad_recurrent else { return };
@@ -319,8 +311,7 @@ struct Backward<'a> {
     walk: Walk,
     /// Packed: `4 · units` deep, `units` columns.
     recurrent: &'a [f32],
-    activations: &'a Activations,
-    grad_hidden: &'a [f32],
+    pass: Pass<'a>,
     grad_projected: SharedTarget<'a>,
 }
 
@@ -343,10 +334,10 @@ impl Kernel for Backward<'_> {
                 let grad_gates = &mut grad_gates[sequence * 4 * units..][..4 * units];
                 retreat(
                     simd,
-                    &self.activations.gates[walk.gates_start(sequence, step)..][..4 * units],
-                    &self.activations.cells[start..start + units],
-                    before.map(|before| &self.activations.cells[before..before + units]),
-                    &self.grad_hidden[start..start + units],
+                    &self.pass.gates[4 * start..][..4 * units],
+                    &self.pass.cells[start..start + units],
+                    before.map(|before| &self.pass.cells[before..before + units]),
+                    &self.pass.grad_hidden[start..start + units],
                     &carried_hidden[sequence * units..][..units],
                     &mut carried_cells[sequence * units..][..units],
                     grad_gates,
@@ -442,11 +433,9 @@ mod tests {
                 let recurrent = noise(DIRECTIONS * shape.recurrent_len(), 2);
                 let cotangent = noise(shape.states_len(), 3);
                 let mut hidden = vec![f32::NAN; shape.states_len()];
-                let mut activations = Activations {
-                    gates: vec![f32::NAN; shape.gates_len()],
-                    cells: vec![f32::NAN; shape.states_len()],
-                };
-                forward(path, shape, &projected, &recurrent, &mut hidden, Some(&mut activations));
+                let mut gates = projected.clone();
+                let mut cells = vec![f32::NAN; shape.states_len()];
+                forward(path, shape, &recurrent, &mut gates, &mut hidden, Some(&mut cells));
                 let naive = |v: &[Vec<f64>]| naive::lstm_grid((batch, height, width, units), &v[0], &v[1]);
                 let inputs = [widen(&projected), widen(&recurrent)];
                 let what = format!("{path:?} {shape:?}");
@@ -456,7 +445,8 @@ mod tests {
                 let pass = Pass {
                     recurrent: &recurrent,
                     hidden: &hidden,
-                    activations: &activations,
+                    gates: &gates,
+                    cells: &cells,
                     grad_hidden: &cotangent,
                 };
                 backward(path, shape, pass, &mut grad_projected, Some(&mut grad_recurrent));

@@ -359,31 +359,35 @@ impl LeftBlock {
     }
 }
 
-/// Applies the tail to columns `first..` of one row of a tile.
+/// Applies the tail to columns `first..` of one row.
 #[inline(always)]
 fn finish_row<S: Simd>(simd: S, row: &mut [f32], first: usize, finish: Finish) {
-    match finish {
-        Finish::Keep => {}
-        Finish::Bias(bias) => {
-            let bias = &bias[first..first + row.len()];
-            for (value, bias) in row.iter_mut().zip(bias) {
-                *value += bias;
-            }
-        }
-        Finish::Gelu(bias) => {
-            if let Some(bias) = bias {
-                finish_row(simd, row, first, Finish::Bias(bias));
-            }
-            let mut vectors = row.chunks_exact_mut(S::LANES);
-            for vector in &mut vectors {
-                let value = elementary::gelu(simd, simd.load(vector));
-                simd.store(vector, value);
-            }
-            let rest = vectors.into_remainder();
-            let value = elementary::gelu(simd, simd.load_partial(rest, 0.0));
-            simd.store_partial(rest, value);
+    let (bias, activation) = match finish {
+        Finish::Keep => return,
+        Finish::Bias(bias) => (Some(bias), Activation::None),
+        Finish::Gelu(bias) => (bias, Activation::Gelu),
+    };
+    if let Some(bias) = bias {
+        let bias = &bias[first..first + row.len()];
+        for (value, bias) in row.iter_mut().zip(bias) {
+            *value += bias;
         }
     }
+    if let Activation::Gelu = activation {
+        let mut vectors = row.chunks_exact_mut(S::LANES);
+        for vector in &mut vectors {
+            let value = elementary::gelu(simd, simd.load(vector));
+            simd.store(vector, value);
+        }
+        let rest = vectors.into_remainder();
+        let value = elementary::gelu(simd, simd.load_partial(rest, 0.0));
+        simd.store_partial(rest, value);
+    }
+}
+
+enum Activation {
+    None,
+    Gelu,
 }
 
 /// One register tile: `ROWS` rows by two vectors of columns, the sum over `depth` held in registers.

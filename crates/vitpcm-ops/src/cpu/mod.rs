@@ -13,7 +13,7 @@ pub(crate) mod matmul;
 mod naive;
 pub(crate) mod pooling;
 pub(crate) mod resize;
-mod scratch;
+pub(crate) mod scratch;
 mod shared_target;
 pub(crate) mod simd;
 pub(crate) mod softmax;

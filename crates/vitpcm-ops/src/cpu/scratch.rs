@@ -10,7 +10,7 @@ use std::sync::Mutex;
 struct Line([f32; 16]);
 
 /// Memory kept between calls, over all buffers; what comes back beyond it is freed.
-const POOL_LINES: usize = (64 << 20) / size_of::<Line>();
+const POOL_LINES: usize = (128 << 20) / size_of::<Line>();
 
 static POOL: Mutex<Vec<Vec<Line>>> = Mutex::new(Vec::new());
 
