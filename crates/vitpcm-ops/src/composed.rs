@@ -144,3 +144,104 @@ fn along_rows(grid: &Tensor, weights: &LstmWeights, direction: Direction) -> Res
 fn sigmoid(x: &Tensor) -> Result<Tensor> {
     (x.neg()?.exp()? + 1.0)?.recip()
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+    use crate::ResizeRule;
+
+    fn noise(dims: &[usize]) -> Var {
+        Var::from_tensor(&Tensor::randn(0f32, 1.0, dims, &Device::Cpu).expect("noise")).expect("a variable")
+    }
+
+    /// Holds values and gradients of a composition to those of the operation it stands for.
+    #[track_caller]
+    fn check(
+        inputs: &[Var],
+        composed: impl Fn(&[Var]) -> Result<Tensor>,
+        operation: impl Fn(&[Var]) -> Result<Tensor>,
+    ) {
+        let (composed, operation) =
+            (composed(inputs).expect("composition"), operation(inputs).expect("operation"));
+        assert_close(&composed, &operation);
+        let cotangent = noise(composed.dims());
+        let gradients = |output: &Tensor| {
+            let loss = (output * cotangent.as_tensor()).and_then(|product| product.sum_all());
+            loss.and_then(|loss| loss.backward()).expect("gradients")
+        };
+        let (of_composed, of_operation) = (gradients(&composed), gradients(&operation));
+        for input in inputs {
+            assert_close(of_composed.get(input).expect("one"), of_operation.get(input).expect("other"));
+        }
+    }
+
+    #[track_caller]
+    fn assert_close(a: &Tensor, b: &Tensor) {
+        assert_eq!(a.dims(), b.dims());
+        let values =
+            |tensor: &Tensor| tensor.flatten_all().and_then(|flat| flat.to_vec1::<f32>()).expect("floats");
+        for (a, b) in values(a).into_iter().zip(values(b)) {
+            assert!((a - b).abs() <= 3e-5 * b.abs().max(1.0), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn every_composition_equals_its_operation_in_values_and_gradients() {
+        let layer = [noise(&[2, 5, 12]), noise(&[7, 12]), noise(&[7])];
+        check(&layer, |v| linear(&v[0], &v[1], Some(&v[2])), |v| crate::linear(&v[0], &v[1], Some(&v[2])));
+        check(
+            &layer,
+            |v| linear_gelu(&v[0], &v[1], Some(&v[2])),
+            |v| crate::linear_gelu(&v[0], &v[1], Some(&v[2])),
+        );
+        check(&layer[..2], |v| linear(&v[0], &v[1], None), |v| crate::linear(&v[0], &v[1], None));
+        check(&layer[..1], |v| softmax(&v[0]), |v| crate::softmax(&v[0]));
+        let norm = [noise(&[3, 21]), noise(&[21]), noise(&[21])];
+        check(
+            &norm,
+            |v| layer_norm(&v[0], &v[1], &v[2], 1e-6),
+            |v| crate::layer_norm(&v[0], &v[1], &v[2], 1e-6),
+        );
+        check(&[noise(&[2, 9, 36])], |v| attention(&v[0], 3), |v| crate::attention(&v[0], 3));
+        let scores = [noise(&[2, 4, 5, 6])];
+        check(&scores, |v| top_k_over_grid(&v[0], 1), |v| crate::max_over_grid(&v[0]));
+        check(&scores, |v| top_k_over_grid(&v[0], 3), |v| crate::top_k_over_grid(&v[0], 3));
+    }
+
+    #[test]
+    fn the_composed_hv_bilstm_equals_the_operation() {
+        let mut inputs = vec![noise(&[2, 3, 4, 6])];
+        for _ in 0..4 {
+            inputs.extend([noise(&[20, 6]), noise(&[20, 5]), noise(&[20]), noise(&[20])]);
+        }
+        let weights = |v: &[Var]| {
+            let direction = |index: usize| {
+                let [weight_ih, weight_hh, bias_ih, bias_hh] =
+                    [1, 2, 3, 4].map(|part| v[4 * index + part].as_tensor().clone());
+                LstmWeights { weight_ih, weight_hh, bias_ih, bias_hh }
+            };
+            HvBiLstmWeights {
+                row_forward: direction(0),
+                row_backward: direction(1),
+                column_forward: direction(2),
+                column_backward: direction(3),
+            }
+        };
+        check(&inputs, |v| hv_bilstm(&v[0], &weights(v)), |v| crate::hv_bilstm(&v[0], &weights(v)));
+    }
+
+    #[test]
+    fn composed_resampling_equals_the_operation() {
+        let rows = crate::resize::sampling_matrix(4, 7, ResizeRule::HalfPixel);
+        let columns = crate::resize::sampling_matrix(5, 3, ResizeRule::HalfPixel);
+        let rows = Tensor::from_vec(rows, (7, 4), &Device::Cpu).expect("rows");
+        let columns = Tensor::from_vec(columns, (3, 5), &Device::Cpu).expect("columns");
+        check(
+            &[noise(&[2, 4, 5, 6])],
+            |v| resample(&v[0], &rows, &columns),
+            |v| crate::resize_grid(&v[0], 7, 3, ResizeRule::HalfPixel),
+        );
+    }
+}

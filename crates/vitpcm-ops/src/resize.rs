@@ -74,7 +74,7 @@ impl CustomOp1 for Resize {
 }
 
 /// The matrix `[to, from]` that resamples one axis; every row sums to 1.
-fn sampling_matrix(from: usize, to: usize, rule: ResizeRule) -> Vec<f32> {
+pub(crate) fn sampling_matrix(from: usize, to: usize, rule: ResizeRule) -> Vec<f32> {
     let mut matrix = vec![0f32; to * from];
     for (position, row) in matrix.chunks_exact_mut(from).enumerate() {
         match rule {

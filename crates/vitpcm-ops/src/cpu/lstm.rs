@@ -10,7 +10,7 @@ use super::scratch::Scratch;
 use super::shared_target::SharedTarget;
 use super::simd::{Kernel, Onto, Simd, SimdPath};
 
-/// Rows forward, rows backward, columns forward, columns backward.
+/// Rows forward, rows backward, columns forward, columns backward: 0 and 1 walk along rows, odd ones walk backwards.
 pub(crate) const DIRECTIONS: usize = 4;
 
 /// Sequences that walk together: the recurrent weights are read once a step for all of them.
@@ -55,7 +55,7 @@ impl GridShape {
 
     /// The cell that a sequence visits at a step.
     fn cell(&self, direction: usize, sequence: usize, step: usize) -> usize {
-        let position = if direction % 2 == 0 { step } else { self.steps(direction) - 1 - step };
+        let position = if direction.is_multiple_of(2) { step } else { self.steps(direction) - 1 - step };
         if direction < 2 {
             sequence * self.width + position
         } else {

@@ -197,13 +197,14 @@ impl SimdPath {
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
-            // SAFETY (all three): values of `SimdPath` come from `detect` or `available` only, which saw the
-            // machine's features.
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: values of `SimdPath` come from `detect` or `available` only, which saw the machine's features.
             Instructions::Avx512 => unsafe { x86::run_avx512(kernel) },
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Instructions::Avx2 => unsafe { x86::run_avx2(kernel) },
             #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
             Instructions::Neon => unsafe { neon::run_neon(kernel) },
             Instructions::Portable => kernel.run(portable::Portable),
         }

@@ -1,0 +1,169 @@
+//! The operations and their gradients against PyTorch's, stored by `reference/ops/make.py`.
+
+use std::collections::HashMap;
+
+use candle_core::{Device, Result, Tensor, Var};
+use vitpcm_ops::{
+    HvBiLstmWeights, LstmWeights, ResizeRule, attention, hv_bilstm, layer_norm, linear_gelu, max_over_grid,
+    resize_grid, softmax, top_k_over_grid,
+};
+
+const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../reference/ops/ops.safetensors");
+
+/// Runs an operation on a case's inputs and holds its output and all its gradients to PyTorch's. Inputs are handed over
+/// twice: as they are, and as transposed views of transposed copies, which are not contiguous.
+#[track_caller]
+fn check(case: &str, run: impl Fn(&HashMap<String, Tensor>) -> Result<Tensor>) {
+    let stored = candle_core::safetensors::load(REFERENCE, &Device::Cpu).expect("the stored reference");
+    let of_case: HashMap<String, Tensor> = stored
+        .into_iter()
+        .filter_map(|(name, tensor)| Some((name.strip_prefix(case)?.strip_prefix('.')?.to_owned(), tensor)))
+        .collect();
+    for layout in [Layout::Contiguous, Layout::Transposed] {
+        compare(case, &of_case, layout, &run).expect("the operation runs");
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Layout {
+    Contiguous,
+    Transposed,
+}
+
+fn compare(
+    case: &str,
+    stored: &HashMap<String, Tensor>,
+    layout: Layout,
+    run: &impl Fn(&HashMap<String, Tensor>) -> Result<Tensor>,
+) -> Result<()> {
+    let mut variables = HashMap::new();
+    let mut inputs = HashMap::new();
+    for name in stored.keys().filter_map(|name| name.strip_prefix("grad.")) {
+        let value = &stored[name];
+        let (variable, input) = match layout {
+            Layout::Transposed if value.rank() > 1 => {
+                let variable = Var::from_tensor(&value.transpose(0, 1)?.contiguous()?)?;
+                let input = variable.transpose(0, 1)?;
+                (variable, input)
+            }
+            _ => {
+                let variable = Var::from_tensor(value)?;
+                let input = variable.as_tensor().clone();
+                (variable, input)
+            }
+        };
+        variables.insert(name.to_owned(), variable);
+        inputs.insert(name.to_owned(), input);
+    }
+    let output = run(&inputs)?;
+    assert_close(&output, &stored["output"], &format!("{case}, {layout:?}: output"))?;
+    // Without a graph other code runs; the result must be the same.
+    let detached = inputs.iter().map(|(name, input)| (name.clone(), input.detach())).collect();
+    let without_graph = run(&detached)?;
+    assert_close(&without_graph, &stored["output"], &format!("{case}, {layout:?}: output without graph"))?;
+    assert!(!without_graph.track_op(), "{case}: a graph was built for tensors that need no gradient");
+
+    let grads = (output * &stored["cotangent"])?.sum_all()?.backward()?;
+    for (name, variable) in variables {
+        let grad = grads.get(&variable).expect("a gradient for every input");
+        let expected = &stored[&format!("grad.{name}")];
+        let grad = match layout {
+            Layout::Transposed if expected.rank() > 1 => grad.transpose(0, 1)?,
+            _ => grad.clone(),
+        };
+        assert_close(&grad, expected, &format!("{case}, {layout:?}: gradient of {name}"))?;
+    }
+    Ok(())
+}
+
+fn assert_close(actual: &Tensor, expected: &Tensor, what: &str) -> Result<()> {
+    assert_eq!(actual.dims(), expected.dims(), "{what}: shape");
+    let actual = actual.flatten_all()?.to_vec1::<f32>()?;
+    for (index, (actual, expected)) in
+        actual.iter().zip(expected.flatten_all()?.to_vec1::<f32>()?).enumerate()
+    {
+        // Single precision on both sides: sums of some dozens of terms of size 1.
+        let close = (actual - expected).abs() <= 2e-5 * expected.abs().max(1.0);
+        assert!(close, "{what}: element {index} is {actual}, PyTorch says {expected}");
+    }
+    Ok(())
+}
+
+#[test]
+fn linear_with_gelu_is_pytorchs() {
+    check("linear_gelu", |inputs| linear_gelu(&inputs["x"], &inputs["weight"], Some(&inputs["bias"])));
+}
+
+#[test]
+fn layer_norm_is_pytorchs() {
+    check("layer_norm", |inputs| layer_norm(&inputs["x"], &inputs["weight"], &inputs["bias"], 1e-6));
+}
+
+#[test]
+fn softmax_is_pytorchs() {
+    check("softmax", |inputs| softmax(&inputs["x"]));
+}
+
+#[test]
+fn attention_is_pytorchs() {
+    check("attention", |inputs| attention(&inputs["qkv"], 2));
+}
+
+#[test]
+fn the_hv_bilstm_is_two_bidirectional_lstms_of_pytorch() {
+    check("hv_bilstm", |inputs| {
+        let direction = |name: &str| LstmWeights {
+            weight_ih: inputs[&format!("{name}_weight_ih")].clone(),
+            weight_hh: inputs[&format!("{name}_weight_hh")].clone(),
+            bias_ih: inputs[&format!("{name}_bias_ih")].clone(),
+            bias_hh: inputs[&format!("{name}_bias_hh")].clone(),
+        };
+        let weights = HvBiLstmWeights {
+            row_forward: direction("row_forward"),
+            row_backward: direction("row_backward"),
+            column_forward: direction("column_forward"),
+            column_backward: direction("column_backward"),
+        };
+        hv_bilstm(&inputs["grid"], &weights)
+    });
+}
+
+#[test]
+fn pooling_is_pytorchs() {
+    check("max", |inputs| max_over_grid(&inputs["scores"]));
+    check("top_k", |inputs| top_k_over_grid(&inputs["scores"], 4));
+}
+
+#[test]
+fn resizing_is_pytorchs_interpolation() {
+    check("enlarge_half_pixel", |inputs| resize_grid(&inputs["scores"], 9, 13, ResizeRule::HalfPixel));
+    check("enlarge_half_pixel", |inputs| {
+        resize_grid(&inputs["scores"], 9, 13, ResizeRule::HalfPixelUnfiltered)
+    });
+    check("shrink_half_pixel", |inputs| resize_grid(&inputs["scores"], 3, 4, ResizeRule::HalfPixel));
+    check("shrink_unfiltered", |inputs| {
+        resize_grid(&inputs["scores"], 3, 4, ResizeRule::HalfPixelUnfiltered)
+    });
+    check("align_corners", |inputs| resize_grid(&inputs["scores"], 9, 3, ResizeRule::AlignCorners));
+}
+
+#[test]
+fn the_gradient_of_a_tied_maximum_goes_to_the_first_cell() -> Result<()> {
+    let scores = Var::new(&[[[[1f32], [5.0]], [[5.0], [2.0]]]], &Device::Cpu)?;
+    let grads = max_over_grid(&scores)?.sum_all()?.backward()?;
+    let grad = grads.get(&scores).expect("a gradient").flatten_all()?.to_vec1::<f32>()?;
+    assert_eq!(grad, [0.0, 1.0, 0.0, 0.0]);
+    Ok(())
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_errors() -> Result<()> {
+    let zeros = |dims: &[usize]| Tensor::zeros(dims, candle_core::DType::F32, &Device::Cpu);
+    assert!(linear_gelu(&zeros(&[2, 3])?, &zeros(&[4, 5])?, None).is_err());
+    assert!(linear_gelu(&zeros(&[2, 5])?, &zeros(&[4, 5])?, Some(&zeros(&[5])?)).is_err());
+    assert!(layer_norm(&zeros(&[2, 3])?, &zeros(&[4])?, &zeros(&[4])?, 1e-6).is_err());
+    assert!(attention(&zeros(&[1, 4, 10])?, 2).is_err());
+    assert!(top_k_over_grid(&zeros(&[1, 2, 2, 3])?, 5).is_err());
+    assert!(resize_grid(&zeros(&[1, 2, 2, 3])?, 0, 4, ResizeRule::HalfPixel).is_err());
+    Ok(())
+}
