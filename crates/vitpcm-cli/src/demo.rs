@@ -1,0 +1,145 @@
+//! `vitpcm demo`: the main job from end to end on a data set that it draws for itself. Draw, train from tags alone,
+//! segment images held out, score them against the masks it knows, write a report.
+
+use crate::demo_report::{Curves, DemoReport, Example, ScoreRow};
+use crate::outcome::Outcome;
+use crate::output;
+use crate::session::Session;
+use crate::train;
+use anyhow::Context;
+use std::path::{Path, PathBuf};
+use vitpcm::{CrfParams, RawScores, Segmenter, SegmenterOptions, TagMode, refined_label_map};
+use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions, read_image};
+use vitpcm_masks::{ConfusionMatrix, LabelMap, Scores, write_label_png};
+use vitpcm_train::{Backbone, Ending, Start, TrainConfig, TrainData, TrainJob};
+
+/// The data set: large enough to learn from in minutes on two cores.
+const SIDE: usize = 96;
+const NUM_TRAIN: usize = 400;
+const NUM_HELD_OUT: usize = 100;
+
+/// Held-out images shown in the report.
+const NUM_EXAMPLES: usize = 12;
+
+/// The CRF's tolerance is made for photographs; drawn textures have stronger contrasts within one thing.
+const CRF: fn() -> CrfParams =
+    || CrfParams { bilateral_sigma_rgb: 20.0, bilateral_sigma_xy: 20.0, ..CrfParams::default() };
+
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  vitpcm demo --out my-demo")]
+pub(crate) struct Args {
+    /// Folder for the data set, the model, the masks and the report
+    #[arg(long, value_name = "DIR", default_value = "vitpcm-demo")]
+    out: PathBuf,
+    /// Only draw the data set into this folder, to play with
+    #[arg(long, value_name = "DIR")]
+    data_only: Option<PathBuf>,
+}
+
+pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    let messages = &session.messages;
+    let scenes = DrawnScenes { seed: session.seed, side: SIDE };
+    if let Some(folder) = &args.data_only {
+        scenes.write(folder, NUM_TRAIN, NUM_HELD_OUT)?;
+        let folder = folder.display();
+        output::result(&format!(
+            "{} tagged images are in {folder}; try\n  vitpcm data inspect {folder}\n  vitpcm train --data {folder} --out run --preset demo\n",
+            NUM_TRAIN + NUM_HELD_OUT
+        ))?;
+        return Ok(Outcome::Done);
+    }
+    let (data, run, masks) = (args.out.join("data"), args.out.join("run"), args.out.join("masks"));
+    messages.note(format!("1/4 drawing {NUM_TRAIN} images with tags, and {NUM_HELD_OUT} to be held out"));
+    scenes.write(&data, NUM_TRAIN, NUM_HELD_OUT)?;
+    let dataset = Dataset::open(&data, &OpenOptions::default())?;
+
+    messages.note("2/4 training a small network from the tags alone");
+    let config = TrainConfig { seed: session.seed, ..TrainConfig::demo() };
+    let job = TrainJob {
+        config,
+        data: TrainData::of(&dataset, ImageLimits::default()),
+        backbone: Backbone::Scratch,
+        out: run.clone(),
+        start: Start::Resume,
+        device: session.device.clone(),
+        provenance: [("made by".to_string(), "vitpcm demo, on drawn scenes".to_string())].into(),
+    };
+    let (training, _) = train::run(&job, messages)?;
+    if training.ending == Ending::Interrupted {
+        messages.note("interrupted; the same command goes on from here");
+        return Ok(Outcome::Interrupted);
+    }
+
+    messages.note("3/4 segmenting the held-out images");
+    let segmenter =
+        Segmenter::open(&run.join("model.safetensors"), &session.device, SegmenterOptions::default())?;
+    let report = segment_and_score(&dataset, &segmenter, &masks, &run)?;
+
+    messages.note("4/4 writing the report");
+    let path = args.out.join("report.html");
+    output::write_file(&path, report.html().as_bytes())?;
+    output::result(&format!("{}\nthe report is {}\n", report.table(), path.display()))?;
+    Ok(Outcome::Done)
+}
+
+/// Ways to make a mask, each scored over all held-out images.
+const PROTOCOLS: [&str; 4] = ["tags given", "tags given, + CRF", "tags predicted", "tags predicted, + CRF"];
+
+fn segment_and_score(
+    dataset: &Dataset,
+    segmenter: &Segmenter,
+    masks: &Path,
+    run: &Path,
+) -> anyhow::Result<DemoReport> {
+    std::fs::create_dir_all(masks).with_context(|| format!("{}", masks.display()))?;
+    let classes = segmenter.classes();
+    let mut matrices = PROTOCOLS.map(|_| ConfusionMatrix::new(classes.len()));
+    let mut examples = Vec::new();
+    let held_out = dataset.validation().context("the drawn data set has no held-out images")?;
+    for &index in &held_out.indices {
+        let tagged = &dataset.images()[index];
+        let image = read_image(&tagged.path, &ImageLimits::default())?;
+        let truth = dataset.truth(index).context("a drawn scene without its mask")?.read(classes)?;
+        let raw = segmenter.score(&image)?;
+        let tags: Vec<usize> = tagged.tags.iter().map(usize::from).collect();
+        let given = masks_of(&raw, TagMode::Given(&tags), &image)?;
+        let predicted = masks_of(&raw, TagMode::Predicted { threshold: 0.5 }, &image)?;
+        let all = [&given[0], &given[1], &predicted[0], &predicted[1]];
+        for (matrix, mask) in matrices.iter_mut().zip(all) {
+            matrix.add(mask, &truth)?;
+        }
+        write_label_png(&masks.join(tagged.mask_name()), &given[0])?;
+        if examples.len() < NUM_EXAMPLES && !tags.is_empty() {
+            let scores = raw.with_tags(TagMode::Given(&tags))?.scores_on_grid;
+            let predicted_tags = raw.predicted_tags(0.5);
+            let [mask, refined] = given;
+            examples.push(Example {
+                name: tagged.name.clone(),
+                image,
+                scores,
+                tags,
+                predicted_tags,
+                mask,
+                refined,
+                truth,
+            });
+        }
+    }
+    let scores = matrices.each_ref().map(|matrix| matrix.scores(classes));
+    let row = |(protocol, scores): (&'static str, Scores)| ScoreRow { protocol, scores };
+    Ok(DemoReport {
+        classes: classes.clone(),
+        rows: PROTOCOLS.into_iter().zip(scores).map(row).collect(),
+        examples,
+        curves: Curves::read(&run.join("metrics.csv"))?,
+        num_train: dataset.training().indices.len(),
+        num_held_out: held_out.indices.len(),
+    })
+}
+
+/// The mask before and after the CRF.
+fn masks_of(raw: &RawScores, mode: TagMode<'_>, image: &image::RgbImage) -> anyhow::Result<[LabelMap; 2]> {
+    let segmentation = raw.with_tags(mode)?;
+    let refined = refined_label_map(&segmentation.scores_on_grid, image, segmentation.alignment, &CRF())?;
+    Ok([segmentation.label_map(), refined])
+}
