@@ -11,6 +11,9 @@ use crate::vectors::widest_vectors;
 /// Vertices that one task handles: enough work for a task, little enough for the first-level cache.
 const CHUNK: usize = 512;
 
+/// Memory for a window's two buffers, about the size of a core's second-level cache.
+const WINDOW_BYTES: usize = 3 << 19;
+
 /// Padded number of classes.
 pub(crate) fn lanes_for(num_classes: usize) -> usize {
     match num_classes {
@@ -63,7 +66,66 @@ pub(crate) fn blur(lattice: &Lattice, values: &mut LatticeValues, lanes: usize) 
 }
 
 fn blur_lanes<const L: usize>(lattice: &Lattice, values: &mut LatticeValues, lanes: usize) {
-    let lanes = if L == 0 { lanes } else { L };
+    match window_length(lattice, lanes) {
+        Some(length) => blur_in_windows::<L>(lattice, values, length, lanes),
+        None => blur_in_passes::<L>(lattice, values, lanes),
+    }
+}
+
+/// How many vertices to blur along all axes at once so that it happens within the cache, if that pays: each axis needs its
+/// reach more on both sides, and these margins are computed twice.
+fn window_length(lattice: &Lattice, lanes: usize) -> Option<usize> {
+    let capacity = WINDOW_BYTES / (2 * lanes * size_of::<f32>());
+    let margin: usize = lattice.reaches.iter().sum();
+    capacity.checked_sub(2 * margin).filter(|&length| length >= margin.max(1))
+}
+
+/// Sums and blurs window by window, from `rows` straight to `vertices`.
+fn blur_in_windows<const L: usize>(
+    lattice: &Lattice,
+    values: &mut LatticeValues,
+    length: usize,
+    lanes: usize,
+) {
+    let num_vertices = lattice.num_vertices();
+    let rows = &values.rows;
+    let (vertices, zeros) = values.vertices.split_at_mut(num_vertices * lanes);
+    zeros[..lanes].fill(0.0);
+    vertices.par_chunks_mut(length * lanes).enumerate().for_each_init(
+        || (Vec::new(), Vec::new()),
+        |(source, target), (index, out)| {
+            // Ranges of vertices after the sum and after each axis, from the last to the first.
+            let end = (index + 1) * length;
+            let mut ranges = vec![index * length..end.min(num_vertices)];
+            for &reach in lattice.reaches.iter().rev() {
+                let inner = &ranges[ranges.len() - 1];
+                ranges.push(inner.start.saturating_sub(reach)..(inner.end + reach).min(num_vertices));
+            }
+            let mut range = ranges.pop().unwrap_or_default();
+            let resize = |values: &mut Vec<f32>, range: &Range<usize>| {
+                values.resize((range.len() + 1) * lanes, 0.0);
+                values[range.len() * lanes..].fill(0.0);
+            };
+            resize(source, &range);
+            sum_rows::<L>(lattice, rows, range.start, &mut source[..range.len() * lanes], lanes);
+            for axis in &lattice.neighbors {
+                let window =
+                    Window { values: source, start: range.start, zeros: range.len(), none: num_vertices };
+                range = ranges.pop().unwrap_or_default();
+                if ranges.is_empty() {
+                    blur_axis::<L>(window, axis, range.start, out, lanes);
+                } else {
+                    resize(target, &range);
+                    blur_axis::<L>(window, axis, range.start, &mut target[..range.len() * lanes], lanes);
+                    std::mem::swap(source, target);
+                }
+            }
+        },
+    );
+}
+
+/// Sums and blurs in passes over all vertices.
+fn blur_in_passes<const L: usize>(lattice: &Lattice, values: &mut LatticeValues, lanes: usize) {
     let LatticeValues { rows, vertices } = values;
     let num_vertices = lattice.num_vertices();
     fill_vertices(num_vertices, vertices, lanes, |first, out| {
@@ -71,12 +133,13 @@ fn blur_lanes<const L: usize>(lattice: &Lattice, values: &mut LatticeValues, lan
     });
     let (mut source, mut target) = (vertices, rows);
     for group in axis_groups(lattice.neighbors.len()) {
+        let window = Window { values: source, start: 0, zeros: num_vertices, none: num_vertices };
         match &lattice.neighbors[group] {
             [axis] => fill_vertices(num_vertices, target, lanes, |first, out| {
-                blur_axis::<L>(source, axis, first, out, lanes);
+                blur_axis::<L>(window, axis, first, out, lanes);
             }),
             [axis, then] => fill_vertices(num_vertices, target, lanes, |first, out| {
-                blur_two_axes::<L>(source, [axis, then], first, out, lanes);
+                blur_two_axes::<L>(window, [axis, then], first, out, lanes);
             }),
             _ => unreachable!("groups hold one axis or two"),
         }
@@ -136,13 +199,13 @@ fn sum_rows_inline<const L: usize>(
 
 widest_vectors! {
     fn blur_axis / blur_axis_inline(
-        source: &[f32], neighbors: &[[u32; 2]], first: usize, vertices: &mut [f32], lanes: usize,
+        source: Window<'_>, neighbors: &[[u32; 2]], first: usize, vertices: &mut [f32], lanes: usize,
     )
 }
 
 #[inline(always)]
 fn blur_axis_inline<const L: usize>(
-    source: &[f32],
+    source: Window<'_>,
     neighbors: &[[u32; 2]],
     first: usize,
     vertices: &mut [f32],
@@ -159,13 +222,13 @@ fn blur_axis_inline<const L: usize>(
 
 widest_vectors! {
     fn blur_two_axes / blur_two_axes_inline(
-        source: &[f32], axes: [&[[u32; 2]]; 2], first: usize, vertices: &mut [f32], lanes: usize,
+        source: Window<'_>, axes: [&[[u32; 2]]; 2], first: usize, vertices: &mut [f32], lanes: usize,
     )
 }
 
 #[inline(always)]
 fn blur_two_axes_inline<const L: usize>(
-    source: &[f32],
+    source: Window<'_>,
     [neighbors, then_neighbors]: [&[[u32; 2]]; 2],
     first: usize,
     vertices: &mut [f32],
@@ -183,6 +246,18 @@ fn blur_two_axes_inline<const L: usize>(
     }
 }
 
+/// The values of some neighbouring vertices, and a row of zeros for neighbours that do not exist.
+#[derive(Clone, Copy)]
+struct Window<'a> {
+    values: &'a [f32],
+    /// The vertex of the first row.
+    start: usize,
+    /// The row of zeros.
+    zeros: usize,
+    /// The number that stands for no vertex.
+    none: usize,
+}
+
 /// A vertex and its two neighbours along an axis.
 struct Taps<'a, const L: usize> {
     before: &'a [f32],
@@ -192,9 +267,12 @@ struct Taps<'a, const L: usize> {
 
 impl<'a, const L: usize> Taps<'a, L> {
     #[inline(always)]
-    fn at(values: &'a [f32], neighbors: &[[u32; 2]], vertex: usize, lanes: usize) -> Self {
+    fn at(window: Window<'a>, neighbors: &[[u32; 2]], vertex: usize, lanes: usize) -> Self {
         let lanes = if L == 0 { lanes } else { L };
-        let row = |vertex: usize| &values[vertex * lanes..][..lanes];
+        let row = |vertex: usize| {
+            let row = if vertex == window.none { window.zeros } else { vertex - window.start };
+            &window.values[row * lanes..][..lanes]
+        };
         let [before, behind] = neighbors[vertex];
         Self { before: row(before as usize), here: row(vertex), behind: row(behind as usize) }
     }

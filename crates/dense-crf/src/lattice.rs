@@ -33,6 +33,8 @@ pub(crate) struct Lattice {
     /// For each axis, the vertices before and behind each vertex; the number of vertices where there is none, and for the
     /// row of zeros that lies there.
     pub(crate) neighbors: Vec<Vec<[u32; 2]>>,
+    /// For each axis, the largest distance between the numbers of neighbours.
+    pub(crate) reaches: Vec<usize>,
 }
 
 impl Lattice {
@@ -51,15 +53,24 @@ impl Lattice {
             row_starts.push(row_starts[row_starts.len() - 1] + keys.len());
         }
         let (keys, vertex_starts, rows_of_vertex) = group_by_vertex(keys_of_tiles, &row_starts);
-        let neighbors =
-            (0..=dimension).into_par_iter().map(|axis| neighbors_along(axis, &embedding, &keys)).collect();
+        let (neighbors, reaches) =
+            (0..=dimension).into_par_iter().map(|axis| neighbors_along(axis, &embedding, &keys)).unzip();
         let mut vertex_of_row = vec![0; rows_of_vertex.len()];
         for (vertex, range) in vertex_starts.windows(2).enumerate() {
             for &row in &rows_of_vertex[range[0] as usize..range[1] as usize] {
                 vertex_of_row[row as usize] = vertex as u32;
             }
         }
-        Ok(Self { dimension, corners, row_starts, vertex_of_row, vertex_starts, rows_of_vertex, neighbors })
+        Ok(Self {
+            dimension,
+            corners,
+            row_starts,
+            vertex_of_row,
+            vertex_starts,
+            rows_of_vertex,
+            neighbors,
+            reaches,
+        })
     }
 
     pub(crate) fn dimension(&self) -> usize {
@@ -197,8 +208,8 @@ fn merge_tiles(mut tiles: Vec<(Vec<u64>, u32)>) -> Vec<(u64, u32)> {
 }
 
 /// For each vertex the ones before and behind it along an axis; where there is none, the number of vertices. The row of
-/// zeros behind the last vertex has an entry, too.
-fn neighbors_along(axis: usize, embedding: &Embedding, keys: &[u64]) -> Vec<[u32; 2]> {
+/// zeros behind the last vertex has an entry, too. Also returns the largest distance between neighbours.
+fn neighbors_along(axis: usize, embedding: &Embedding, keys: &[u64]) -> (Vec<[u32; 2]>, usize) {
     const CHUNK: usize = 1 << 14;
     let none = keys.len() as u32;
     let mut neighbors = vec![[none; 2]; keys.len() + 1];
@@ -217,11 +228,13 @@ fn neighbors_along(axis: usize, embedding: &Embedding, keys: &[u64]) -> Vec<[u32
             }
         }
     });
+    let mut reach = 0;
     for vertex in 0..none {
         let behind = neighbors[vertex as usize][1];
         if behind != none {
             neighbors[behind as usize][0] = vertex;
+            reach = reach.max(vertex.abs_diff(behind));
         }
     }
-    neighbors
+    (neighbors, reach as usize)
 }

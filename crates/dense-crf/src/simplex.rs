@@ -28,33 +28,36 @@ pub(crate) struct Embedding {
     scale: [f32; MAX_DIMENSION],
     /// What one more in each coordinate's quotient adds to a key; zero for the last coordinate, which the others determine.
     strides: [i64; MAX_DIMENSION + 1],
+    /// What one more in the remainder adds to a key.
+    remainder_stride: i64,
     /// Added to every key so that none is negative.
     bias: i64,
 }
 
-/// A digit of a key: a sum of quotients with small factors.
+/// A digit of a key: a sum of quotients and the remainder with small factors.
 struct Digit {
     factors: [i64; MAX_DIMENSION],
+    remainder: i64,
 }
 
 impl Digit {
     /// The digits of a key, least significant first.
     ///
     /// The two most significant are multiples of the first two features, the image coordinates of the usual kernels, so
-    /// that vertices sorted by key are near each other where the pixels are:
-    /// `y₀ − y₁ = 2·s₀·f₀` and `y₀ + y₁ − 2·y₂ = 6·s₁·f₁` for `y = E·f` with scales s.
+    /// that vertices sorted by key are near each other where the pixels are: with `y = E·f` and scales s,
+    /// `y₀ − y₁ = 2·s₀·f₀`, and `y₀ + y₁ − 2·y₂ = 6·s₁·f₁` or, in two dimensions, `y₀ + y₁ = 2·s₁·f₁`.
     fn all(dimension: usize) -> Vec<Self> {
-        let digit = |pairs: &[(usize, i64)]| {
+        let digit = |pairs: &[(usize, i64)], remainder: i64| {
             let mut factors = [0; MAX_DIMENSION];
             pairs.iter().for_each(|&(coordinate, factor)| factors[coordinate] = factor);
-            Self { factors }
+            Self { factors, remainder }
         };
         let mut digits: Vec<Self> =
-            (2..dimension).rev().map(|coordinate| digit(&[(coordinate, 1)])).collect();
+            (2..dimension).rev().map(|coordinate| digit(&[(coordinate, 1)], 0)).collect();
         match dimension {
-            1 => digits.push(digit(&[(0, 1)])),
-            2 => digits.extend([digit(&[(0, 1), (1, -1)]), digit(&[(0, 1), (1, 1)])]),
-            _ => digits.extend([digit(&[(0, 1), (1, -1)]), digit(&[(0, 1), (1, 1), (2, -2)])]),
+            1 => digits.push(digit(&[(0, 1)], 0)),
+            2 => digits.extend([digit(&[(0, 1), (1, -1)], 0), digit(&[(0, 3), (1, 3)], 2)]),
+            _ => digits.extend([digit(&[(0, 1), (1, -1)], 0), digit(&[(0, 1), (1, 1), (2, -2)], 0)]),
         }
         digits
     }
@@ -75,7 +78,7 @@ impl Embedding {
         }
 
         let mut strides = [0i64; MAX_DIMENSION + 1];
-        let mut bias = 0i64;
+        let (mut bias, mut remainder_stride) = (0i64, 1i64);
         let mut stride = (dimension as i64 + 1).unsigned_abs().next_power_of_two() as i64;
         for digit in Digit::all(dimension) {
             // The interval of the digit for points, plus 4 cells for each quotient: rounding, the vertices of a simplex,
@@ -94,13 +97,14 @@ impl Embedding {
             for (total, factor) in strides.iter_mut().zip(digit.factors) {
                 *total += stride * factor;
             }
+            remainder_stride += stride * digit.remainder;
             bias -= stride * low as i64;
             // Two bits to spare, so that sums of strides cannot overflow.
             let radix = (high - low) as i64 + 1;
             stride =
                 stride.checked_mul(radix).filter(|&stride| stride < i64::MAX / 64).ok_or(too_far.clone())?;
         }
-        Ok(Self { dimension, scale, strides, bias })
+        Ok(Self { dimension, scale, strides, remainder_stride, bias })
     }
 
     /// The key of the vertex behind another along a lattice axis (one more in every coordinate, d+1 less in that of the
@@ -109,7 +113,11 @@ impl Embedding {
         let last = self.dimension as i64;
         let remainder_mask = (last as u64 + 1).next_power_of_two() - 1;
         let wraps = key & remainder_mask == last as u64;
-        let across = if wraps { self.strides[..self.dimension].iter().sum::<i64>() - last } else { 1 };
+        let across = if wraps {
+            self.strides[..self.dimension].iter().sum::<i64>() - last * self.remainder_stride
+        } else {
+            self.remainder_stride
+        };
         (key.wrapping_add_signed(across - self.strides[axis]), wraps)
     }
 
@@ -185,7 +193,7 @@ impl Embedding {
             keys[0] = key as u64;
             weights[0] = 1.0 + offset_by_rank[d] - offset_by_rank[0];
             for remainder in 1..=d {
-                key += 1 - stride_by_rank[d + 1 - remainder];
+                key += self.remainder_stride - stride_by_rank[d + 1 - remainder];
                 keys[remainder] = key as u64;
                 weights[remainder] = offset_by_rank[d - remainder] - offset_by_rank[d + 1 - remainder];
             }
