@@ -112,7 +112,8 @@ impl DrawnScenes {
         Some(Scene { image, mask, tags: things.iter().map(|&thing| thing as u8 + 1).collect() })
     }
 
-    /// Writes `num_train` and `num_val` scenes as a data set: `images/`, `masks/` and `tags.csv`.
+    /// Writes `num_train` and `num_val` scenes as a data set: `images/`, `masks/`, `tags.csv` and
+    /// `classes.txt`.
     pub fn write(&self, folder: &Path, num_train: usize, num_val: usize) -> Result<(), DataError> {
         let create = |path: &Path| std::fs::create_dir_all(path).map_err(|e| DataError::io(path, e));
         create(&folder.join("images"))?;
@@ -135,9 +136,14 @@ impl DrawnScenes {
             // Writing to a String cannot fail.
             let _ = writeln!(table, "{name}.png,{},{split}", tags.join(";"));
         }
-        let path = folder.join("tags.csv");
-        atomic_file::write(&path, |file| std::io::Write::write_all(file, table.as_bytes()))
-            .map_err(|e| DataError::io(path, e))
+        // The masks' indices are positions in this list; without it the names would be put in alphabetical order.
+        let class_list = classes.names()[1..].join("\n") + "\n";
+        for (name, text) in [("classes.txt", class_list), ("tags.csv", table)] {
+            let path = folder.join(name);
+            atomic_file::write(&path, |file| std::io::Write::write_all(file, text.as_bytes()))
+                .map_err(|e| DataError::io(path, e))?;
+        }
+        Ok(())
     }
 }
 
@@ -244,6 +250,26 @@ mod tests {
             let scene = SCENES.scene(index);
             let shown: Tags = scene.mask.labels().iter().copied().collect();
             assert_eq!(shown, scene.tags, "scene {index}");
+        }
+    }
+
+    #[test]
+    fn a_written_data_set_is_read_back_with_masks_that_fit_its_tags() {
+        let folder = tempfile::tempdir().unwrap();
+        SCENES.write(folder.path(), 6, 2).unwrap();
+        let dataset = crate::Dataset::open(folder.path(), &crate::OpenOptions::default()).unwrap();
+        assert_eq!(dataset.classes(), &DrawnScenes::classes());
+        assert_eq!((dataset.training().indices.len(), dataset.validation().unwrap().indices.len()), (6, 2));
+        for (index, image) in dataset.images().iter().enumerate() {
+            let shown: Tags = dataset
+                .truth(index)
+                .unwrap()
+                .read(dataset.classes())
+                .unwrap()
+                .into_labels()
+                .into_iter()
+                .collect();
+            assert_eq!(shown, image.tags, "{}", image.name);
         }
     }
 
