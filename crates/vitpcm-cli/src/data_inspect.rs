@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vitpcm_data::{
     Dataset, Difficult, ImageLimits, InspectDepth, InspectOptions, Inspection, OpenOptions, ProblemKind,
-    SplitBy, TagSource, inspect as inspect_dataset,
+    SameName, SplitBy, TagSource, inspect as inspect_dataset,
 };
 
 /// So many problems of one kind are listed in the table; the JSON file has them all.
@@ -53,6 +53,10 @@ pub(crate) struct Reading {
     /// Take the splits from the NAME.txt lists of this folder
     #[arg(long, value_name = "DIR")]
     split_lists: Option<PathBuf>,
+    /// In class folders, take files of the same name in several folders as several images, not as one with
+    /// several tags
+    #[arg(long)]
+    same_names_differ: bool,
     /// The largest image that is decoded, in megapixels
     #[arg(long, value_name = "N", default_value_t = 100)]
     max_megapixels: u64,
@@ -69,6 +73,7 @@ impl Reading {
             difficult: if self.skip_difficult { Difficult::Exclude } else { Difficult::Include },
             tag_source: if self.tags_from_masks { TagSource::Masks } else { TagSource::Annotations },
             split_by,
+            same_name: if self.same_names_differ { SameName::SeveralImages } else { SameName::OneImage },
             classes: self.classes.clone(),
             ..OpenOptions::default()
         }

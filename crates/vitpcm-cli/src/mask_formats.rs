@@ -5,6 +5,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use image::RgbImage;
 use std::path::{Path, PathBuf};
+use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{
     Classes, LabelMap, ScoreMap, StoredScores, heat_map, overlay, read_label_png, write_label_npy,
     write_label_png,
@@ -33,6 +34,8 @@ pub(crate) struct Results<'a> {
     pub(crate) image: &'a RgbImage,
     pub(crate) mask: &'a LabelMap,
     pub(crate) scores_on_grid: &'a ScoreMap,
+    /// How grid and image lie on each other.
+    pub(crate) alignment: Alignment,
     pub(crate) classes: &'a Classes,
     /// The classes the image may show, the background left out.
     pub(crate) tags: &'a [usize],
@@ -76,7 +79,8 @@ impl Format {
             Format::Npy => write_label_npy(&path, results.mask)?,
             Format::Npz => {
                 let scores = results.scores_on_grid.clone();
-                StoredScores { scores, classes: results.classes.clone(), image_size }.write(&path)?;
+                let (classes, alignment) = (results.classes.clone(), results.alignment);
+                StoredScores { scores, classes, image_size, alignment }.write(&path)?;
             }
             Format::Heatmap => {
                 for &class in results.tags.iter().chain([&0]) {

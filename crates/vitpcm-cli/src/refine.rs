@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use vitpcm::{CrfParams, refined_label_map};
 use vitpcm_data::{ImageLimits, read_image};
 use vitpcm_masks::StoredScores;
-use vitpcm_masks::resampling::Alignment;
 
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
@@ -82,7 +81,7 @@ fn refine_one(args: &Args, input: &Input, scores: &Path, params: &CrfParams) -> 
         let (path, scores) = (input.path.display(), scores.display());
         bail!("{path} is {image_size:?} pixels, but {scores} was made for {:?}", stored.image_size);
     }
-    let mask = refined_label_map(&stored.scores, &image, Alignment::HalfPixel, params)
+    let mask = refined_label_map(&stored.scores, &image, stored.alignment, params)
         .with_context(|| format!("{}", input.path.display()))?;
     let peaks = stored.scores.peaks();
     let tags: Vec<usize> = (1..peaks.len()).filter(|&class| peaks[class] > 0.0).collect();
@@ -90,6 +89,7 @@ fn refine_one(args: &Args, input: &Input, scores: &Path, params: &CrfParams) -> 
         image: &image,
         mask: &mask,
         scores_on_grid: &stored.scores,
+        alignment: stored.alignment,
         classes: &stored.classes,
         tags: &tags,
     };

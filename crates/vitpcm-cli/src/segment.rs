@@ -301,6 +301,7 @@ fn write_one(args: &Args, classes: &Classes, item: &Segmented<'_>) -> anyhow::Re
         image,
         mask: &mask,
         scores_on_grid: &segmentation.scores_on_grid,
+        alignment: segmentation.alignment,
         classes,
         tags: &segmentation.tags,
     };

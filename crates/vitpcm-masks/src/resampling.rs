@@ -19,6 +19,21 @@ pub enum Alignment {
     AlignCorners,
 }
 
+impl Alignment {
+    /// `half-pixel` or `align-corners`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Alignment::HalfPixel => "half-pixel",
+            Alignment::AlignCorners => "align-corners",
+        }
+    }
+
+    /// The convention of that name.
+    pub fn from_name(name: &str) -> Option<Alignment> {
+        [Alignment::HalfPixel, Alignment::AlignCorners].into_iter().find(|alignment| alignment.name() == name)
+    }
+}
+
 /// For every output sample of one axis: the first input sample it reads and the weights from there on.
 ///
 /// All outputs have the same number of weights (`taps`); the weights of one output sum to 1.

@@ -1,7 +1,8 @@
 //! Score maps as `.npz` files: `scores` (classes × height × width of the grid, 16-bit floats), `classes` (their
-//! names, background first) and `size` (height and width of the image). Plain NumPy reads them; so does `refine`.
+//! names, background first), `size` (height and width of the image) and `alignment` (how both lie on each other). Plain NumPy reads them; so does `refine`.
 
 use crate::npy::{Array, encoded, encoded_strings};
+use crate::resampling::Alignment;
 use crate::{Classes, LabelMap, MaskError, ScoreMap, atomic_file};
 use half::f16;
 use std::fs::File;
@@ -22,6 +23,8 @@ pub struct StoredScores {
     pub classes: Classes,
     /// Width and height of the image.
     pub image_size: (usize, usize),
+    /// How grid and image lie on each other.
+    pub alignment: Alignment,
 }
 
 impl StoredScores {
@@ -36,6 +39,7 @@ impl StoredScores {
             ("scores.npy", encoded("<f2", &[self.scores.num_classes(), height, width], &values)),
             ("classes.npy", encoded_strings(self.classes.names())),
             ("size.npy", encoded("<i8", &[2], &size)),
+            ("alignment.npy", encoded_strings(&[self.alignment.name().to_string()])),
         ];
         atomic_file::write(path, |file| {
             let mut archive = ZipWriter::new(file);
@@ -67,6 +71,8 @@ impl StoredScores {
             Ok(bytes)
         };
         let (scores, classes, size) = (entry("scores")?, entry("classes")?, entry("size")?);
+        // Files of other programs need not say it.
+        let alignment = entry("alignment").ok();
         let in_array = |name: &'static str| move |reason: String| bad(format!("`{name}`: {reason}"));
 
         let scores = Array::parse(&scores).map_err(in_array("scores"))?;
@@ -87,7 +93,16 @@ impl StoredScores {
         let &[image_height, image_width] = &size[..] else {
             return Err(bad(format!("`size` holds {size:?}, expected height and width")));
         };
-        Ok(StoredScores { scores, classes, image_size: (image_width, image_height) })
+        let alignment = match alignment {
+            None => Alignment::HalfPixel,
+            Some(bytes) => {
+                let name =
+                    Array::parse(&bytes).and_then(|array| array.strings()).map_err(in_array("alignment"))?;
+                let known = name.first().and_then(|name| Alignment::from_name(name));
+                known.ok_or_else(|| bad(format!("`alignment` is {name:?}")))?
+            }
+        };
+        Ok(StoredScores { scores, classes, image_size: (image_width, image_height), alignment })
     }
 }
 
@@ -107,6 +122,7 @@ mod tests {
             scores: ScoreMap::new(2, 4, 3, scores).unwrap(),
             classes: Classes::from_names(["Rübe"]).unwrap(),
             image_size: (500, 375),
+            alignment: Alignment::AlignCorners,
         }
     }
 

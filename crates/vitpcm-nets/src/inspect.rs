@@ -138,6 +138,7 @@ impl fmt::Display for ModelSummary {
             "  normalisation   mean {:?}, std {:?}",
             info.normalisation.mean, info.normalisation.std
         )?;
+        writeln!(f, "  resampling      {}", info.alignment)?;
         writeln!(f, "  preset          {}", info.preset)?;
         info.provenance.iter().try_for_each(|(key, value)| writeln!(f, "  {key:<15} {value}"))
     }

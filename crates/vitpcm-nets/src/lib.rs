@@ -44,7 +44,7 @@ pub use error::{NetsError, Result};
 pub use import::{BackboneSummary, DifferentTensor, ImportedBackbone, Mismatch, import_backbone};
 pub use initialisation::Initialisation;
 pub use inspect::{ArraySummary, FileSummary, ModelSummary, inspect};
-pub use model_file::{Model, ModelInfo, Storage};
+pub use model_file::{GridAlignment, Model, ModelInfo, Storage};
 pub use normalisation::Normalisation;
 pub use parameters::Parameters;
 pub use pcm::{PatchConditioning, PcmConfig, PcmNetwork, PcmOutput, Pooling};

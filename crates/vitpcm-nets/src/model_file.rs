@@ -35,6 +35,8 @@ pub struct ModelInfo {
     pub inference_size: usize,
     /// What its pixels went through.
     pub normalisation: Normalisation,
+    /// How images and score maps were resized when it was trained, and have to be when it is run.
+    pub alignment: GridAlignment,
     /// The preset it was trained with.
     pub preset: String,
     /// Where it comes from: what made it, with which command, on which data, how well it did. Free keys.
@@ -67,6 +69,26 @@ impl ModelInfo {
             return bad("a normalisation with a deviation that is not positive".to_owned());
         }
         Ok(())
+    }
+}
+
+/// Where samples sit when images and score maps are resized.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GridAlignment {
+    /// At pixel centres.
+    #[default]
+    HalfPixel,
+    /// With coinciding end points, as in the paper's released code.
+    AlignCorners,
+}
+
+impl std::fmt::Display for GridAlignment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            GridAlignment::HalfPixel => "half-pixel",
+            GridAlignment::AlignCorners => "align-corners",
+        })
     }
 }
 
@@ -202,6 +224,7 @@ fn write_info(info: &ModelInfo) -> BTreeMap<&'static str, String> {
         ("train_size", info.train_size.to_string()),
         ("inference_size", info.inference_size.to_string()),
         ("normalisation", json(serde_json::json!(info.normalisation))),
+        ("alignment", json(serde_json::json!(info.alignment))),
         ("preset", info.preset.clone()),
         ("provenance", json(serde_json::json!(info.provenance))),
     ])
@@ -244,6 +267,7 @@ fn parse_info(metadata: &BTreeMap<String, String>) -> Parsed<ModelInfo> {
         train_size: json("train_size", get("train_size")?)?,
         inference_size: json("inference_size", get("inference_size")?)?,
         normalisation: json("normalisation", get("normalisation")?)?,
+        alignment: json("alignment", get("alignment")?)?,
         preset: get("preset")?.clone(),
         provenance: json("provenance", get("provenance")?)?,
     })

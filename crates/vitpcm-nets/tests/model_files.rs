@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use vitpcm_nets::{
-    FileSummary, Initialisation, Mode, Model, ModelInfo, NetsError, Normalisation, PatchConditioning,
-    PcmConfig, Pooling, Storage, Variant, WeightFile, inspect,
+    FileSummary, GridAlignment, Initialisation, Mode, Model, ModelInfo, NetsError, Normalisation,
+    PatchConditioning, PcmConfig, Pooling, Storage, Variant, WeightFile, inspect,
 };
 
 fn model() -> Model {
@@ -24,6 +24,7 @@ fn model() -> Model {
             train_size: 384,
             inference_size: 960,
             normalisation: Normalisation::IMAGENET,
+            alignment: GridAlignment::AlignCorners,
             preset: "default".to_owned(),
             provenance: provenance.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
         },

@@ -13,9 +13,10 @@ use std::time::Instant;
 
 use candle_core::Device;
 use vitpcm_data::{Dataset, EpochStream, ImageLimits, Loaded, Loader, LoaderOptions, TaggedImage};
+use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{Classes, atomic_file};
 use vitpcm_nets::{
-    Dropout, ImportedBackbone, Initialisation, Model, ModelInfo, Normalisation, Parameters, Storage, Variant,
+    GridAlignment, Dropout, ImportedBackbone, Initialisation, Model, ModelInfo, Normalisation, Parameters, Storage, Variant,
     VitConfig,
 };
 
@@ -427,6 +428,10 @@ fn initial_state(job: &TrainJob) -> Result<(ModelInfo, Parameters, Progress)> {
         train_size: config.model.grid * patch,
         inference_size: config.model.inference_grid * patch,
         normalisation: config.model.normalisation.unwrap_or(likely),
+        alignment: match config.views.alignment {
+            Alignment::HalfPixel => GridAlignment::HalfPixel,
+            Alignment::AlignCorners => GridAlignment::AlignCorners,
+        },
         preset: config.preset.name().to_owned(),
         provenance: job.provenance.clone(),
     };

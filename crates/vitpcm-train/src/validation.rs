@@ -74,11 +74,8 @@ impl Validator<'_> {
     pub(crate) fn validate(&self, model: &Model, stop: &AtomicBool) -> Result<Option<Validated>> {
         let patch = model.info.network.backbone.patch;
         let alignment = self.config.views.alignment;
-        let options = SegmenterOptions {
-            size: Some(self.config.validation.grid * patch),
-            alignment,
-            ..Default::default()
-        };
+        let options =
+            SegmenterOptions { size: Some(self.config.validation.grid * patch), ..Default::default() };
         let segmenter = Segmenter::new(model, self.device, options)?;
         let mut matrix = ConfusionMatrix::new(self.classes.len());
         let (mut tags, mut num_masks) = (TagCounts::default(), 0usize);

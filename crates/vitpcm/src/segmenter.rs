@@ -10,7 +10,8 @@ use std::path::Path;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, ScoreMap, Symmetry};
 use vitpcm_nets::{
-    Initialisation, Mode, Model, ModelInfo, Normalisation, PcmConfig, PcmNetwork, PcmOutput, Variant,
+    GridAlignment, Initialisation, Mode, Model, ModelInfo, Normalisation, PcmConfig, PcmNetwork, PcmOutput,
+    Variant,
 };
 
 /// Over which turns and flips of an image the scores are averaged.
@@ -59,8 +60,6 @@ pub struct SegmenterOptions {
     pub symmetries: Symmetries,
     /// What happens with large images.
     pub tiling: Tiling,
-    /// How grid, image and network input lie on each other.
-    pub alignment: Alignment,
 }
 
 /// A model, ready to segment images.
@@ -71,6 +70,7 @@ pub struct Segmenter {
     network: PcmNetwork,
     device: Device,
     options: SegmenterOptions,
+    alignment: Alignment,
     /// Cells along the grid's side, for each scale.
     cells_by_scale: Vec<usize>,
 }
@@ -104,7 +104,11 @@ impl Segmenter {
             return Err(SegmentError::BadOptions("tiles of no pixels".to_string()));
         }
         let network = model.network()?;
-        Ok(Segmenter { info, classes, network, device: device.clone(), options, cells_by_scale })
+        let alignment = match info.alignment {
+            GridAlignment::HalfPixel => Alignment::HalfPixel,
+            GridAlignment::AlignCorners => Alignment::AlignCorners,
+        };
+        Ok(Segmenter { info, classes, network, device: device.clone(), options, alignment, cells_by_scale })
     }
 
     /// The classes that masks show, background first.
@@ -147,7 +151,7 @@ impl Segmenter {
             for &symmetry in self.options.symmetries.list() {
                 for (sum, scores) in sums.iter_mut().zip(self.score_once(images, cells, symmetry)?) {
                     match sum {
-                        Some(sum) => sum.add(&scores, self.options.alignment)?,
+                        Some(sum) => sum.add(&scores, self.alignment)?,
                         None => *sum = Some(Average::of(scores)),
                     }
                 }
@@ -159,7 +163,7 @@ impl Segmenter {
     fn finished(&self, sum: Average, image: &RgbImage) -> Result<RawScores, SegmentError> {
         let (scores_on_grid, tag_probabilities) = sum.mean()?;
         let image_size = (image.width() as usize, image.height() as usize);
-        Ok(RawScores { scores_on_grid, tag_probabilities, image_size, alignment: self.options.alignment })
+        Ok(RawScores { scores_on_grid, tag_probabilities, image_size, alignment: self.alignment })
     }
 
     fn is_tiled(&self, image: &RgbImage) -> bool {
@@ -212,7 +216,7 @@ impl Segmenter {
         let mut input = Vec::with_capacity(images.len() * 3 * part.width * part.height);
         for image in images {
             let from = (image.width() as usize, image.height() as usize);
-            let mut planes = resize_rgb8(image.as_raw(), from, to, part, self.options.alignment);
+            let mut planes = resize_rgb8(image.as_raw(), from, to, part, self.alignment);
             self.info.normalisation.normalise_planes(&mut planes);
             input.extend(symmetry.apply(&planes, (part.width, part.height)));
         }
@@ -340,6 +344,7 @@ pub fn random_model(variant: &str, foreground: &[&str], seed: u64) -> Result<Mod
         train_size,
         inference_size: train_size * 5 / 2,
         normalisation: Normalisation::HALF,
+        alignment: GridAlignment::HalfPixel,
         preset: "default".to_string(),
         provenance,
     };
