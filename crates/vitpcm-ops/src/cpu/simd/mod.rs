@@ -210,34 +210,26 @@ impl SimdPath {
         }
     }
 
-    fn lanes(self) -> usize {
-        match self.0 {
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx512 => 16,
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => 8,
-            #[cfg(target_arch = "aarch64")]
-            Instructions::Neon => 4,
-            Instructions::Portable => 4,
-        }
-    }
-
     /// Columns of the matrix product's register tile, and the width of packed panels.
     pub(crate) fn tile_columns(self) -> usize {
-        TILE_VECTORS * self.lanes()
+        self.run(TileSize).1
     }
 
     /// Rows of the matrix product's register tile.
     pub(crate) fn tile_rows(self) -> usize {
-        match self.0 {
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx512 => 12,
-            #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => 6,
-            #[cfg(target_arch = "aarch64")]
-            Instructions::Neon => 12,
-            Instructions::Portable => 4,
-        }
+        self.run(TileSize).0
+    }
+}
+
+/// Rows and columns of a path's register tile.
+struct TileSize;
+
+impl Kernel for TileSize {
+    type Output = (usize, usize);
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) -> (usize, usize) {
+        (S::TILE_ROWS, TILE_VECTORS * S::LANES)
     }
 }
 
