@@ -15,6 +15,7 @@
 //! let dataset = Dataset::open(&data, &OpenOptions::default())?;
 //! let mut config = TrainConfig::demo();
 //! # config.model.grid = 4;
+//! # config.validation.grid = 4;
 //! # config.model.lstm_units = 8;
 //! config.schedule.epochs = 1;
 //! let job = TrainJob {

@@ -16,8 +16,8 @@ use vitpcm_data::{Dataset, EpochStream, ImageLimits, Loaded, Loader, LoaderOptio
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{Classes, atomic_file};
 use vitpcm_nets::{
-    GridAlignment, Dropout, ImportedBackbone, Initialisation, Model, ModelInfo, Normalisation, Parameters, Storage, Variant,
-    VitConfig,
+    Dropout, GridAlignment, ImportedBackbone, Initialisation, Model, ModelInfo, Normalisation, Parameters,
+    Storage, Variant, VitConfig,
 };
 
 use crate::batch::{TaggedBatch, TaggedViews};
@@ -390,7 +390,7 @@ fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
             "the run began with another data set: classes, training images or tags differ".to_owned(),
         );
     }
-    let expected = job.config.network(saved.info.network.backbone.clone(), job.data.classes.len());
+    let expected = job.config.network(saved.info.network.backbone, job.data.classes.len());
     let train_size = job.config.model.grid * saved.info.network.backbone.patch;
     if saved.info.network != expected || saved.info.train_size != train_size {
         return refuse("the run began with another network: its [model] settings cannot change".to_owned());
@@ -402,9 +402,7 @@ fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
 fn initial_state(job: &TrainJob) -> Result<(ModelInfo, Parameters, Progress)> {
     let config = &job.config;
     let (backbone, likely) = match &job.backbone {
-        Backbone::Weights(imported) => {
-            (imported.summary.config.clone(), imported.summary.likely_normalisation)
-        }
+        Backbone::Weights(imported) => (imported.summary.config, imported.summary.likely_normalisation),
         // Positions need no resizing where none were learned.
         Backbone::Scratch => {
             let variant = Variant::named(&config.model.backbone)?.config();

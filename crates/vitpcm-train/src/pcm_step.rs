@@ -178,12 +178,12 @@ impl PcmStep {
             EtTarget::None => None,
             target => {
                 let targets = target_maps()?;
-                let to_second = || self.from_first(batch, &output.scores_on_grid, &targets);
-                let to_first = || self.from_merged(batch, &output.scores_on_grid, &targets);
+                let main = || self.first_teaches_merged(batch, &output.scores_on_grid, &targets);
+                let merged = || self.merged_teaches_first(batch, &output.scores_on_grid, &targets);
                 Some(match target {
-                    EtTarget::Main => to_second()?,
-                    EtTarget::Merged => to_first()?,
-                    EtTarget::Symmetric | EtTarget::None => ((to_second()? + to_first()?)? * 0.5)?,
+                    EtTarget::Main => main()?,
+                    EtTarget::Merged => merged()?,
+                    EtTarget::Symmetric | EtTarget::None => ((main()? + merged()?)? * 0.5)?,
                 })
             }
         };
@@ -194,7 +194,7 @@ impl PcmStep {
     }
 
     /// The first view's map teaches the merged view's.
-    fn from_first(&self, batch: &TaggedBatch, maps: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    fn first_teaches_merged(&self, batch: &TaggedBatch, maps: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let first = first_maps(targets, batch.len())?;
         let target =
             losses::target_from_first(&first, &batch.second_from_first, &batch.tags, self.losses.et_peak)?;
@@ -202,7 +202,7 @@ impl PcmStep {
     }
 
     /// The merged view's map, conditioned on the tags, teaches the first view's, cropped, scaled and flipped alike.
-    fn from_merged(&self, batch: &TaggedBatch, maps: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    fn merged_teaches_first(&self, batch: &TaggedBatch, maps: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let second = second_maps(targets, batch.len())?;
         let target = losses::conditioned(&second, &batch.tags, &second.max(1)?)?;
         let first = first_maps(maps, batch.len())?;

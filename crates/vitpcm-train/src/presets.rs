@@ -101,14 +101,30 @@ impl TrainConfig {
         self
     }
 
-    /// A small network on drawn scenes of 96 pixels, in minutes on two cores.
+    /// A small network from nothing, on drawn scenes of 96 pixels (`vitpcm demo`).
+    ///
+    /// Found by measuring on 400 scenes with 100 held out: see docs/results.md. Dropout is off, which saves the target
+    /// pass; colours change less than on photographs, since the drawn classes have hues of their own; masks are made on
+    /// a grid twice as fine as in training. The classifier starts larger and is penalised less than on a pretrained
+    /// backbone: with the published values some seeds never learn the triangle, which is small and often beside a cross.
     pub fn demo() -> Self {
-        let mut config = Self { preset: Preset::Demo, ..Self::default() };
+        let mut config = Self { preset: Preset::Demo, ..Self::default() }.from_scratch();
         config.model.backbone = "vit-nano8".to_owned();
+        config.model.lstm_units = 32;
         config.model.grid = 12;
-        config.model.inference_grid = 12;
-        config.validation.grid = 12;
-        config.from_scratch()
+        config.model.inference_grid = 24;
+        config.model.classifier_std = 0.2;
+        config.model.dropout = DropoutRates { backbone: 0.0, conditioning: 0.0, classifier: 0.0 };
+        config.views.colour.contrast = (0.7, 1.4);
+        config.views.colour.hue = 0.03;
+        config.views.colour.grey_probability = 0.0;
+        config.losses.classifier_l2 = 0.001;
+        config.schedule.epochs = 10;
+        config.schedule.ramp_steps = 50;
+        config.schedule.ema_decay = 0.99;
+        config.validation.grid = 24;
+        config.validation.every_epochs = 2;
+        config
     }
 
     /// The settings for a network that starts from nothing: everything is trained from the first step, at the rate

@@ -1,0 +1,121 @@
+//! `vitpcm train` as a user runs it: exit codes, the run folder, and a run that is interrupted and resumed.
+#![cfg(unix)] // `kill` sends the signals
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use vitpcm_data::DrawnScenes;
+
+/// A network of seconds, with its state saved all the time.
+const SMALL: [&str; 13] = [
+    "--preset=demo",
+    "--quiet",
+    "--epochs=12",
+    "--batch=4",
+    "--threads=2",
+    "--set=model.grid=4",
+    "--set=model.inference_grid=4",
+    "--set=validation.grid=4",
+    "--set=model.lstm_units=8",
+    "--set=model.dropout.backbone=0.1",
+    "--set=schedule.effective_batch=8",
+    "--set=validation.every_epochs=1",
+    "--set=loader.save_minutes=0.002",
+];
+
+fn start(data: &Path, out: &Path, more: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
+    command.arg("train").arg("--data").arg(data).arg("--out").arg(out).args(SMALL).args(more);
+    command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[track_caller]
+fn check(child: Child, code: i32) -> String {
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    stderr
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+fn num_rows(out: &Path) -> usize {
+    std::fs::read_to_string(out.join("metrics.csv")).map_or(0, |text| text.lines().count().saturating_sub(1))
+}
+
+/// Waits until a run has written so many rows, or has ended.
+fn wait_for_rows(child: &mut Child, out: &Path, rows: usize) {
+    let start = Instant::now();
+    while num_rows(out) < rows && child.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < Duration::from_secs(300), "no {rows} rows in five minutes");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn steps(out: &Path) -> Vec<u64> {
+    let text = std::fs::read_to_string(out.join("metrics.csv")).unwrap();
+    text.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn an_interrupted_or_killed_run_resumes_to_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, whole, broken) =
+        (folder.path().join("data"), folder.path().join("whole"), folder.path().join("broken"));
+    DrawnScenes { seed: 2, side: 40 }.write(&data, 20, 4).unwrap();
+    check(start(&data, &whole, &[]), 0);
+    assert_eq!(steps(&whole), (1..=36).collect::<Vec<_>>());
+
+    let mut child = start(&data, &broken, &[]);
+    wait_for_rows(&mut child, &broken, 5);
+    signal(&child, "-TERM");
+    check(child, 130);
+    for rows in [9, 14, 20, 27] {
+        let mut child = start(&data, &broken, &["--resume"]);
+        wait_for_rows(&mut child, &broken, rows);
+        signal(&child, "-KILL");
+        child.wait().unwrap();
+    }
+    check(start(&data, &broken, &["--resume"]), 0);
+    assert_eq!(steps(&broken), steps(&whole));
+    for file in ["last/state.safetensors", "model.safetensors", "config.toml"] {
+        let same = std::fs::read(whole.join(file)).unwrap() == std::fs::read(broken.join(file)).unwrap();
+        assert!(same, "{file} differs");
+    }
+}
+
+#[test]
+fn wrong_usage_is_told_before_anything_is_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (folder.path().join("data"), folder.path().join("out"));
+    DrawnScenes { seed: 2, side: 40 }.write(&data, 4, 0).unwrap();
+    for (more, message) in [
+        (["--set", "losses.et_targt=none"], "et_targt"),
+        (["--set", "model.grid=5"], "model.grid"),
+        (["--backbone", "vit-x"], "vit-x"),
+        (["--weights", "/nowhere.safetensors"], "/nowhere.safetensors"),
+    ] {
+        let stderr = check(start(&data, &out, &more), 2);
+        assert!(stderr.contains(message), "{more:?}: {stderr}");
+        assert!(!out.exists(), "{more:?} left a folder");
+    }
+    let stderr = check(start(&folder.path().join("absent"), &out, &[]), 2);
+    assert!(stderr.contains("no such folder"), "{stderr}");
+    std::fs::create_dir(&out).unwrap();
+    std::fs::write(out.join("notes.txt"), "mine").unwrap();
+    let stderr = check(start(&data, &out, &[]), 2);
+    assert!(stderr.contains("not empty") && stderr.contains("--resume"), "{stderr}");
+}
+
+#[test]
+fn a_broken_image_is_named_and_the_exit_code_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (folder.path().join("data"), folder.path().join("out"));
+    DrawnScenes { seed: 2, side: 40 }.write(&data, 8, 2).unwrap();
+    std::fs::write(data.join("images/scene-0003.png"), "no image").unwrap();
+    let stderr = check(start(&data, &out, &["--epochs=2"]), 1);
+    assert_eq!(stderr.matches("scene-0003.png").count(), 1, "{stderr}");
+    assert!(out.join("model.safetensors").is_file());
+}
