@@ -11,6 +11,11 @@ use candle_core::{Device, Result, Tensor, Var};
 use vitpcm_ops::{HvBiLstmWeights, LstmWeights, attention, gelu, hv_bilstm, layer_norm, linear, linear_gelu};
 
 fn main() -> Result<()> {
+    // Inside rayon's pool, as `vitpcm_ops` recommends.
+    rayon::scope(|_| run())
+}
+
+fn run() -> Result<()> {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     let time = |name: &str, flops: f64, run: &dyn Fn() -> Result<()>| -> Result<()> {
         if wanted.is_empty() || wanted.iter().any(|wanted| name.starts_with(wanted.as_str())) {

@@ -3,6 +3,10 @@
 //!
 //! Every function takes and returns f32 candle tensors and carries its gradient. Parameters, modules and
 //! initialisation are left to `vitpcm-nets`.
+//!
+//! On the CPU the operations run on rayon's threads. Called from one of them (`rayon::scope(|_| network.forward(x))`)
+//! they spare two changes of thread each: a tenth of the time of a ViT-S layer at 384 px. Results do not depend on the
+//! number of threads. Tensors on other devices, or not of f32, are handled by compositions of candle's own operations.
 
 mod attention;
 mod composed;

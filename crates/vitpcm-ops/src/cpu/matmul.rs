@@ -3,7 +3,7 @@
 //!
 //! The right factor is packed once into panels as wide as a register tile; rows of the left factor are broadcast.
 //! Own code rather than a library because the tail can be fused, attention and the LSTM reuse the tiles on their
-//! own scratch, and it runs nearer to the machine's peak (docs/performance.md).
+//! own scratch, and it runs nearer to the machine's peak.
 
 use std::ops::Range;
 
