@@ -63,7 +63,7 @@ def main():
 
     def store(name, model, iterations=10):
         marginals = np.array(model.inference(iterations))[:, ::STEP]
-        np.save(HERE / f"{name}.npy", marginals.astype(np.float32))
+        np.save(HERE / f"{name}.npy", np.ascontiguousarray(marginals, np.float32))
 
     store("potts-2", usual(coffee, 2, seed=1))
     store("potts-3", usual(chelsea, 3, seed=2))

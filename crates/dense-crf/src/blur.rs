@@ -95,13 +95,12 @@ fn blur_in_windows<const L: usize>(
         || (Vec::new(), Vec::new()),
         |(source, target), (index, out)| {
             // Ranges of vertices after the sum and after each axis, from the last to the first.
-            let end = (index + 1) * length;
-            let mut ranges = vec![index * length..end.min(num_vertices)];
+            let mut range = index * length..((index + 1) * length).min(num_vertices);
+            let mut ranges = Vec::with_capacity(lattice.reaches.len());
             for &reach in lattice.reaches.iter().rev() {
-                let inner = &ranges[ranges.len() - 1];
-                ranges.push(inner.start.saturating_sub(reach)..(inner.end + reach).min(num_vertices));
+                let wider = range.start.saturating_sub(reach)..(range.end + reach).min(num_vertices);
+                ranges.push(std::mem::replace(&mut range, wider));
             }
-            let mut range = ranges.pop().unwrap_or_default();
             let resize = |values: &mut Vec<f32>, range: &Range<usize>| {
                 values.resize((range.len() + 1) * lanes, 0.0);
                 values[range.len() * lanes..].fill(0.0);
@@ -214,8 +213,8 @@ fn blur_axis_inline<const L: usize>(
     let lanes = if L == 0 { lanes } else { L };
     for (vertex, out) in (first..).zip(vertices.chunks_exact_mut(lanes)) {
         let taps = Taps::<L>::at(source, neighbors, vertex, lanes);
-        for lane in 0..lanes {
-            out[lane] = taps.blurred(lane);
+        for (lane, out) in out.iter_mut().enumerate() {
+            *out = taps.blurred(lane);
         }
     }
 }
@@ -240,8 +239,8 @@ fn blur_two_axes_inline<const L: usize>(
         let here = Taps::<L>::at(source, neighbors, vertex, lanes);
         let before = Taps::<L>::at(source, neighbors, before as usize, lanes);
         let behind = Taps::<L>::at(source, neighbors, behind as usize, lanes);
-        for lane in 0..lanes {
-            out[lane] = here.blurred(lane) + 0.5 * (before.blurred(lane) + behind.blurred(lane));
+        for (lane, out) in out.iter_mut().enumerate() {
+            *out = here.blurred(lane) + 0.5 * (before.blurred(lane) + behind.blurred(lane));
         }
     }
 }
@@ -286,6 +285,31 @@ impl<'a, const L: usize> Taps<'a, L> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::features::Features;
+    use crate::tiles::Tiles;
+
+    #[test]
+    fn windows_and_passes_give_the_same_bits() {
+        let (width, height, lanes) = (90, 70, 4);
+        let tiles = Tiles::new(width, height);
+        let image: Vec<u8> =
+            (0..width * height).map(|i| (i % width + 3 * (i / width) + i * 7 % 5) as u8).collect();
+        for features in [
+            Features::position(width, height, [1.0, 2.0]),
+            Features::position_and_color(width, height, [9.0; 2], &image, &[5.0]),
+        ] {
+            let lattice = Lattice::build(&features.unwrap(), &tiles).unwrap();
+            let filled = || {
+                let mut values = LatticeValues::new(&lattice, lanes);
+                values.rows.iter_mut().enumerate().for_each(|(i, value)| *value = (i * 31 % 101) as f32);
+                values
+            };
+            let (mut windows, mut passes) = (filled(), filled());
+            blur_in_windows::<4>(&lattice, &mut windows, 100, lanes);
+            blur_in_passes::<4>(&lattice, &mut passes, lanes);
+            assert_eq!(windows.vertices, passes.vertices);
+        }
+    }
 
     #[test]
     fn groups_of_axes_are_even_in_number_and_cover_all_axes() {

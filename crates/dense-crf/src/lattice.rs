@@ -94,17 +94,14 @@ fn embed_tiles(features: &Features<'_>, embedding: &Embedding, tiles: &Tiles) ->
         .split_mut(&mut corners, num_corners)
         .into_par_iter()
         .enumerate()
-        .map_init(
-            || RowTable::new(),
-            |table, (tile, corners)| {
-                table.clear();
-                match features.dimension() {
-                    2 => embed_tile::<2>(features, embedding, tiles, tile, table, corners),
-                    5 => embed_tile::<5>(features, embedding, tiles, tile, table, corners),
-                    _ => embed_tile::<0>(features, embedding, tiles, tile, table, corners),
-                }
-            },
-        )
+        .map_init(RowTable::new, |table, (tile, corners)| {
+            table.clear();
+            match features.dimension() {
+                2 => embed_tile::<2>(features, embedding, tiles, tile, table, corners),
+                5 => embed_tile::<5>(features, embedding, tiles, tile, table, corners),
+                _ => embed_tile::<0>(features, embedding, tiles, tile, table, corners),
+            }
+        })
         .collect();
     (corners, keys_of_tiles)
 }

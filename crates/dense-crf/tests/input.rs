@@ -241,10 +241,16 @@ fn a_covariance_equals_the_sigmas_it_holds() {
         add(&mut crf);
         crf.infer(5).into_pixel_major()
     };
-    let sigmas = run(&|crf| drop(crf.add_gaussian([2.0, 3.0], POTTS, SYMMETRIC).unwrap()));
-    let full = run(&|crf| drop(crf.add_pairwise(&positions, 2, &covariance, POTTS, SYMMETRIC).unwrap()));
+    let sigmas = run(&|crf| {
+        crf.add_gaussian([2.0, 3.0], POTTS, SYMMETRIC).unwrap();
+    });
+    let full = run(&|crf| {
+        crf.add_pairwise(&positions, 2, &covariance, POTTS, SYMMETRIC).unwrap();
+    });
     let diagonal = Kernel::Diagonal(vec![0.5, 1.0 / 3.0]);
-    let scaled = run(&|crf| drop(crf.add_pairwise(&positions, 2, &diagonal, POTTS, SYMMETRIC).unwrap()));
+    let scaled = run(&|crf| {
+        crf.add_pairwise(&positions, 2, &diagonal, POTTS, SYMMETRIC).unwrap();
+    });
     for (a, b) in sigmas.iter().zip(full.iter().zip(&scaled)) {
         assert!((a - b.0).abs() < 1e-3 && (a - b.1).abs() < 1e-3);
     }

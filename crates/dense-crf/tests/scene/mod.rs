@@ -3,23 +3,23 @@
 
 use std::path::PathBuf;
 
-pub fn reference(name: &str) -> PathBuf {
+pub(crate) fn reference(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../reference/dense-crf")).join(name)
 }
 
 /// An RGB image, HWC.
-pub struct Photo {
-    pub width: usize,
-    pub height: usize,
-    pub rgb: Vec<u8>,
+pub(crate) struct Photo {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) rgb: Vec<u8>,
 }
 
 impl Photo {
-    pub fn chelsea() -> Self {
+    pub(crate) fn chelsea() -> Self {
         Self::read("chelsea.png")
     }
 
-    pub fn coffee() -> Self {
+    pub(crate) fn coffee() -> Self {
         Self::read("coffee.png")
     }
 
@@ -33,7 +33,7 @@ impl Photo {
     }
 
     /// The part from the top left corner.
-    pub fn crop(&self, width: usize, height: usize) -> Self {
+    pub(crate) fn crop(&self, width: usize, height: usize) -> Self {
         let rows = self.rgb.chunks_exact(self.width * 3).take(height);
         Self { width, height, rgb: rows.flat_map(|row| row[..width * 3].to_vec()).collect() }
     }
@@ -50,7 +50,13 @@ fn random_grid(count: usize, seed: u64) -> Vec<f64> {
 }
 
 /// `smooth_scores` of scene.py: probabilities, class-major.
-pub fn smooth_scores(num_classes: usize, height: usize, width: usize, seed: u64, cell: usize) -> Vec<f64> {
+pub(crate) fn smooth_scores(
+    num_classes: usize,
+    height: usize,
+    width: usize,
+    seed: u64,
+    cell: usize,
+) -> Vec<f64> {
     let (rows, columns) = (height / cell + 2, width / cell + 2);
     let grid: Vec<f64> =
         random_grid(num_classes * rows * columns, seed).iter().map(|score| score.powi(4)).collect();
@@ -77,12 +83,12 @@ pub fn smooth_scores(num_classes: usize, height: usize, width: usize, seed: u64,
 }
 
 /// `energies` of scene.py.
-pub fn energies(probabilities: &[f64]) -> Vec<f32> {
+pub(crate) fn energies(probabilities: &[f64]) -> Vec<f32> {
     probabilities.iter().map(|p| -p.max(1e-5).ln() as f32).collect()
 }
 
 /// A two-dimensional little-endian f32 array and its number of columns.
-pub fn read_npy(name: &str) -> (Vec<f32>, usize) {
+pub(crate) fn read_npy(name: &str) -> (Vec<f32>, usize) {
     let bytes = std::fs::read(reference(name)).unwrap();
     let header_length = u16::from_le_bytes([bytes[8], bytes[9]]) as usize;
     let header = std::str::from_utf8(&bytes[10..10 + header_length]).unwrap();
