@@ -19,7 +19,7 @@ struct UsageError(anyhow::Error);
 
 impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:#}", self.0)
+        f.write_str(&described(&self.0))
     }
 }
 
@@ -31,6 +31,19 @@ pub(crate) fn usage(error: impl Into<anyhow::Error>) -> anyhow::Error {
     UsageError(error.into()).into()
 }
 
+/// An error and its causes in one line; a cause that the text before it tells already is not said twice.
+pub(crate) fn described(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 /// Prints an error, once, and gives the exit code.
 #[allow(clippy::print_stderr)]
 pub(crate) fn report(result: anyhow::Result<Outcome>) -> ExitCode {
@@ -39,8 +52,23 @@ pub(crate) fn report(result: anyhow::Result<Outcome>) -> ExitCode {
         Ok(Outcome::SomeFailed) => ExitCode::from(1),
         Ok(Outcome::Interrupted) => ExitCode::from(130),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", described(&error));
             ExitCode::from(if error.is::<UsageError>() { 2 } else { 3 })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn causes_are_said_once() {
+        let full = || std::io::Error::other("disk full");
+        let named: anyhow::Error = vitpcm_masks::MaskError::io("a.png", full()).into();
+        assert_eq!(described(&named), "a.png: disk full");
+        let in_context = Err::<(), _>(full()).context("a.png").unwrap_err();
+        assert_eq!(described(&in_context), "a.png: disk full");
     }
 }

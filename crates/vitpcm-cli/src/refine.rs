@@ -3,7 +3,7 @@
 use crate::crf_options::CrfOptions;
 use crate::image_inputs::{self, Input};
 use crate::mask_formats::{Format, Results};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, described};
 use crate::session::Session;
 use anyhow::{Context, bail};
 use rayon::prelude::*;
@@ -57,7 +57,7 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     with_scores.par_iter().for_each(|input| {
         if let Err(error) = refine_one(args, input, &scores_of(input), &params) {
             num_failed.fetch_add(1, Ordering::Relaxed);
-            bar.suspend(|| messages.failure(format!("{error:#}")));
+            bar.suspend(|| messages.failure(described(&error)));
         }
         bar.inc(1);
     });

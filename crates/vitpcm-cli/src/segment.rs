@@ -5,7 +5,7 @@ use crate::crf_options::CrfOptions;
 use crate::image_inputs::{self, Input, TagTable};
 use crate::interrupt::Interrupt;
 use crate::mask_formats::{Format, Results};
-use crate::outcome::{Outcome, usage};
+use crate::outcome::{Outcome, described, usage};
 use crate::output::{self, Messages};
 use crate::session::Session;
 use anyhow::{Context, anyhow, bail};
@@ -239,7 +239,7 @@ fn run_stages(
                 Ok(result) => drop(segmented_sender.send(result)),
                 Err(error) => {
                     num_failed += 1;
-                    bar.suspend(|| messages.failure(format!("{error:#}")));
+                    bar.suspend(|| messages.failure(described(&error)));
                     bar.inc(1);
                 }
             }
@@ -280,7 +280,7 @@ fn write_all(
             Err(error) => {
                 written.num_failed += 1;
                 let path = item.input.path.display().to_string();
-                bar.suspend(|| messages.failure(format!("{path}: {error:#}")));
+                bar.suspend(|| messages.failure(format!("{path}: {}", described(&error))));
             }
         }
         bar.inc(1);
