@@ -21,7 +21,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [width, height, num_classes] = [0, 1, 2].map(|i| paths[i].parse::<usize>());
     let (width, height, num_classes) = (width?, height?, num_classes?);
     let image = std::fs::read(&paths[3])?;
-    let unary = read_f32(&paths[4])?;
 
     let number = |key: &str, default: usize| keys.get(key).map_or(Ok(default), |value| value.parse());
     let numbers = |key: &str, default: &[f32]| -> Result<Vec<f32>, std::num::ParseFloatError> {
@@ -52,8 +51,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     rayon::ThreadPoolBuilder::new().num_threads(number("threads", 0)?).build_global()?;
 
     for _ in 0..repeat {
+        let unary = read_f32(&paths[4])?;
         let start = Instant::now();
         let mut crf = DenseCrf::from_energies(width, height, num_classes, &unary, Layout::ClassMajor)?;
+        drop(unary);
         if gaussian[0] != 0.0 {
             crf.add_gaussian([gaussian[1]; 2], compatibility(gaussian[0]), normalization)?;
         }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::lattice::Lattice;
+use crate::neighbors::Neighbors;
 use crate::vectors::widest_vectors;
 
 /// Vertices that one task handles: enough work for a task, little enough for the first-level cache.
@@ -76,7 +77,7 @@ fn blur_lanes<const L: usize>(lattice: &Lattice, values: &mut LatticeValues, lan
 /// reach more on both sides, and these margins are computed twice.
 fn window_length(lattice: &Lattice, lanes: usize) -> Option<usize> {
     let capacity = WINDOW_BYTES / (2 * lanes * size_of::<f32>());
-    let margin: usize = lattice.reaches.iter().sum();
+    let margin: usize = lattice.neighbors.iter().map(Neighbors::reach).sum();
     capacity.checked_sub(2 * margin).filter(|&length| length >= margin.max(1))
 }
 
@@ -96,8 +97,8 @@ fn blur_in_windows<const L: usize>(
         |(source, target), (index, out)| {
             // Ranges of vertices after the sum and after each axis, from the last to the first.
             let mut range = index * length..((index + 1) * length).min(num_vertices);
-            let mut ranges = Vec::with_capacity(lattice.reaches.len());
-            for &reach in lattice.reaches.iter().rev() {
+            let mut ranges = Vec::with_capacity(lattice.neighbors.len());
+            for reach in lattice.neighbors.iter().rev().map(Neighbors::reach) {
                 let wider = range.start.saturating_sub(reach)..(range.end + reach).min(num_vertices);
                 ranges.push(std::mem::replace(&mut range, wider));
             }
@@ -198,14 +199,14 @@ fn sum_rows_inline<const L: usize>(
 
 widest_vectors! {
     fn blur_axis / blur_axis_inline(
-        source: Window<'_>, neighbors: &[[u32; 2]], first: usize, vertices: &mut [f32], lanes: usize,
+        source: Window<'_>, neighbors: &Neighbors, first: usize, vertices: &mut [f32], lanes: usize,
     )
 }
 
 #[inline(always)]
 fn blur_axis_inline<const L: usize>(
     source: Window<'_>,
-    neighbors: &[[u32; 2]],
+    neighbors: &Neighbors,
     first: usize,
     vertices: &mut [f32],
     lanes: usize,
@@ -221,24 +222,24 @@ fn blur_axis_inline<const L: usize>(
 
 widest_vectors! {
     fn blur_two_axes / blur_two_axes_inline(
-        source: Window<'_>, axes: [&[[u32; 2]]; 2], first: usize, vertices: &mut [f32], lanes: usize,
+        source: Window<'_>, axes: [&Neighbors; 2], first: usize, vertices: &mut [f32], lanes: usize,
     )
 }
 
 #[inline(always)]
 fn blur_two_axes_inline<const L: usize>(
     source: Window<'_>,
-    [neighbors, then_neighbors]: [&[[u32; 2]]; 2],
+    [neighbors, then_neighbors]: [&Neighbors; 2],
     first: usize,
     vertices: &mut [f32],
     lanes: usize,
 ) {
     let lanes = if L == 0 { lanes } else { L };
     for (vertex, out) in (first..).zip(vertices.chunks_exact_mut(lanes)) {
-        let [before, behind] = then_neighbors[vertex];
+        let [before, behind] = then_neighbors.of(vertex);
         let here = Taps::<L>::at(source, neighbors, vertex, lanes);
-        let before = Taps::<L>::at(source, neighbors, before as usize, lanes);
-        let behind = Taps::<L>::at(source, neighbors, behind as usize, lanes);
+        let before = Taps::<L>::at(source, neighbors, before, lanes);
+        let behind = Taps::<L>::at(source, neighbors, behind, lanes);
         for (lane, out) in out.iter_mut().enumerate() {
             *out = here.blurred(lane) + 0.5 * (before.blurred(lane) + behind.blurred(lane));
         }
@@ -266,14 +267,14 @@ struct Taps<'a, const L: usize> {
 
 impl<'a, const L: usize> Taps<'a, L> {
     #[inline(always)]
-    fn at(window: Window<'a>, neighbors: &[[u32; 2]], vertex: usize, lanes: usize) -> Self {
+    fn at(window: Window<'a>, neighbors: &Neighbors, vertex: usize, lanes: usize) -> Self {
         let lanes = if L == 0 { lanes } else { L };
         let row = |vertex: usize| {
             let row = if vertex == window.none { window.zeros } else { vertex - window.start };
             &window.values[row * lanes..][..lanes]
         };
-        let [before, behind] = neighbors[vertex];
-        Self { before: row(before as usize), here: row(vertex), behind: row(behind as usize) }
+        let [before, behind] = neighbors.of(vertex);
+        Self { before: row(before), here: row(vertex), behind: row(behind) }
     }
 
     #[inline(always)]

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 
 use crate::Error;
 use crate::features::{Features, LANES, MAX_DIMENSION};
+use crate::neighbors::Neighbors;
 use crate::row_table::RowTable;
 use crate::simplex::{Embedding, Simplices};
 use crate::tiles::Tiles;
@@ -30,11 +31,8 @@ pub(crate) struct Lattice {
     pub(crate) vertex_starts: Vec<u32>,
     /// The rows of each vertex in ascending order.
     pub(crate) rows_of_vertex: Vec<u32>,
-    /// For each axis, the vertices before and behind each vertex; the number of vertices where there is none, and for the
-    /// row of zeros that lies there.
-    pub(crate) neighbors: Vec<Vec<[u32; 2]>>,
-    /// For each axis, the largest distance between the numbers of neighbours.
-    pub(crate) reaches: Vec<usize>,
+    /// Neighbours along each of the d+1 axes.
+    pub(crate) neighbors: Vec<Neighbors>,
 }
 
 impl Lattice {
@@ -53,24 +51,15 @@ impl Lattice {
             row_starts.push(row_starts[row_starts.len() - 1] + keys.len());
         }
         let (keys, vertex_starts, rows_of_vertex) = group_by_vertex(keys_of_tiles, &row_starts);
-        let (neighbors, reaches) =
-            (0..=dimension).into_par_iter().map(|axis| neighbors_along(axis, &embedding, &keys)).unzip();
+        let neighbors =
+            (0..=dimension).into_par_iter().map(|axis| Neighbors::along(axis, &embedding, &keys)).collect();
         let mut vertex_of_row = vec![0; rows_of_vertex.len()];
         for (vertex, range) in vertex_starts.windows(2).enumerate() {
             for &row in &rows_of_vertex[range[0] as usize..range[1] as usize] {
                 vertex_of_row[row as usize] = vertex as u32;
             }
         }
-        Ok(Self {
-            dimension,
-            corners,
-            row_starts,
-            vertex_of_row,
-            vertex_starts,
-            rows_of_vertex,
-            neighbors,
-            reaches,
-        })
+        Ok(Self { dimension, corners, row_starts, vertex_of_row, vertex_starts, rows_of_vertex, neighbors })
     }
 
     pub(crate) fn dimension(&self) -> usize {
@@ -159,79 +148,56 @@ fn sort_rows(keys: Vec<u64>, corners: &mut [u32]) -> Vec<u64> {
     for corner in corners {
         *corner = (*corner & 0xffff_0000) | u32::from(new_rows[(*corner & 0xffff) as usize]);
     }
-    sorted.into_iter().map(|(key, _)| key).collect()
+    // Not collected from `sorted` itself, which would keep its larger allocation.
+    sorted.iter().map(|&(key, _)| key).collect()
 }
 
 /// The keys of all vertices, ascending; each vertex's first entry in the list of rows, and that list.
 fn group_by_vertex(keys_of_tiles: Vec<Vec<u64>>, row_starts: &[usize]) -> (Vec<u64>, Vec<u32>, Vec<u32>) {
-    let tiles: Vec<(Vec<u64>, u32)> =
-        keys_of_tiles.into_iter().zip(row_starts.iter().map(|&start| start as u32)).collect();
-    let merged = merge_tiles(tiles);
-    let mut keys = Vec::new();
-    let mut starts = Vec::new();
-    let mut rows = Vec::with_capacity(merged.len());
-    for (key, row) in merged {
-        if keys.last() != Some(&key) {
-            keys.push(key);
-            starts.push(rows.len() as u32);
-        }
-        rows.push(row);
-    }
-    starts.push(rows.len() as u32);
+    let tiles = keys_of_tiles.into_iter().zip(row_starts).map(|(keys, &start)| {
+        let rows = (start as u32..).take(keys.len()).collect();
+        KeyedRows { keys, rows }
+    });
+    let KeyedRows { mut keys, rows } = merge(tiles.collect());
+    let num_vertices = keys.chunk_by(|a, b| a == b).count();
+    let mut starts = Vec::with_capacity(num_vertices + 1);
+    starts.push(0);
+    starts.extend(keys.chunk_by(|a, b| a == b).scan(0, |end, chunk| {
+        *end += chunk.len() as u32;
+        Some(*end)
+    }));
+    keys.dedup();
+    keys.shrink_to_fit();
     (keys, starts, rows)
 }
 
-/// Merges the sorted keys of tiles, each with the number of its first row, into one list of keys and rows.
-fn merge_tiles(mut tiles: Vec<(Vec<u64>, u32)>) -> Vec<(u64, u32)> {
-    if tiles.len() <= 1 {
-        return tiles
-            .pop()
-            .map_or(Vec::new(), |(keys, first_row)| keys.into_iter().zip(first_row..).collect());
+/// Rows with the keys of their vertices, ascending.
+#[derive(Default)]
+struct KeyedRows {
+    keys: Vec<u64>,
+    rows: Vec<u32>,
+}
+
+/// Merges the rows of tiles; equal keys keep their rows in the order of tiles.
+fn merge(mut parts: Vec<KeyedRows>) -> KeyedRows {
+    if parts.len() <= 1 {
+        return parts.pop().unwrap_or_default();
     }
-    let second_half = tiles.split_off(tiles.len() / 2);
-    let (left, right) = rayon::join(|| merge_tiles(tiles), || merge_tiles(second_half));
-    let mut merged = Vec::with_capacity(left.len() + right.len());
+    let second_half = parts.split_off(parts.len() / 2);
+    let (left, right) = rayon::join(|| merge(parts), || merge(second_half));
+    let len = left.keys.len() + right.keys.len();
+    let mut merged = KeyedRows { keys: Vec::with_capacity(len), rows: Vec::with_capacity(len) };
     let (mut i, mut j) = (0, 0);
-    while i < left.len() && j < right.len() {
-        // Rows on the left are the smaller ones, so that equal keys keep their rows in ascending order.
-        let from_left = left[i].0 <= right[j].0;
-        merged.push(if from_left { left[i] } else { right[j] });
+    while i < left.keys.len() && j < right.keys.len() {
+        let from_left = left.keys[i] <= right.keys[j];
+        merged.keys.push(if from_left { left.keys[i] } else { right.keys[j] });
+        merged.rows.push(if from_left { left.rows[i] } else { right.rows[j] });
         i += usize::from(from_left);
         j += usize::from(!from_left);
     }
-    merged.extend_from_slice(&left[i..]);
-    merged.extend_from_slice(&right[j..]);
-    merged
-}
-
-/// For each vertex the ones before and behind it along an axis; where there is none, the number of vertices. The row of
-/// zeros behind the last vertex has an entry, too. Also returns the largest distance between neighbours.
-fn neighbors_along(axis: usize, embedding: &Embedding, keys: &[u64]) -> (Vec<[u32; 2]>, usize) {
-    const CHUNK: usize = 1 << 14;
-    let none = keys.len() as u32;
-    let mut neighbors = vec![[none; 2]; keys.len() + 1];
-    neighbors.par_chunks_mut(CHUNK).zip(keys.par_chunks(CHUNK)).for_each(|(neighbors, chunk)| {
-        // Neighbours ascend with the keys, separately for those that wrap around and those that do not.
-        let mut cursors = [None; 2];
-        for (neighbors, &key) in neighbors.iter_mut().zip(chunk) {
-            let (wanted, wraps) = embedding.behind(axis, key);
-            let cursor = cursors[usize::from(wraps)]
-                .get_or_insert_with(|| keys.partition_point(|&candidate| candidate < wanted));
-            while *cursor < keys.len() && keys[*cursor] < wanted {
-                *cursor += 1;
-            }
-            if keys.get(*cursor) == Some(&wanted) {
-                neighbors[1] = *cursor as u32;
-            }
-        }
-    });
-    let mut reach = 0;
-    for vertex in 0..none {
-        let behind = neighbors[vertex as usize][1];
-        if behind != none {
-            neighbors[behind as usize][0] = vertex;
-            reach = reach.max(vertex.abs_diff(behind));
-        }
+    for (part, from) in [(&left, i), (&right, j)] {
+        merged.keys.extend_from_slice(&part.keys[from..]);
+        merged.rows.extend_from_slice(&part.rows[from..]);
     }
-    (neighbors, reach as usize)
+    merged
 }

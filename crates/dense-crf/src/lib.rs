@@ -35,6 +35,7 @@ mod features;
 mod lattice;
 mod marginals;
 mod mean_field;
+mod neighbors;
 mod pairwise;
 mod params;
 mod row_table;

@@ -22,6 +22,13 @@ pub(crate) struct Simplices {
     pub(crate) weights: [[f32; MAX_DIMENSION + 1]; LANES],
 }
 
+/// Which neighbour along an axis.
+#[derive(Clone, Copy)]
+pub(crate) enum Side {
+    Before = 0,
+    Behind = 1,
+}
+
 pub(crate) struct Embedding {
     dimension: usize,
     /// Diagonal of the map onto the lattice's hyperplane, with the lattice's own standard deviation.
@@ -107,18 +114,27 @@ impl Embedding {
         Ok(Self { dimension, scale, strides, remainder_stride, bias })
     }
 
-    /// The key of the vertex behind another along a lattice axis (one more in every coordinate, d+1 less in that of the
-    /// axis), and whether the remainder wrapped around. For keys that wrap alike, the result ascends with the key.
-    pub(crate) fn behind(&self, axis: usize, key: u64) -> (u64, bool) {
-        let last = self.dimension as i64;
-        let remainder_mask = (last as u64 + 1).next_power_of_two() - 1;
-        let wraps = key & remainder_mask == last as u64;
+    /// The key of a vertex's neighbour along a lattice axis, and whether the remainder wrapped around. Behind means one more
+    /// in every coordinate and d+1 less in that of the axis; before, the reverse. For keys that wrap alike, the result
+    /// ascends with the key.
+    pub(crate) fn neighbor(&self, axis: usize, side: Side, key: u64) -> (u64, bool) {
+        let last = self.dimension as u64;
+        let remainder = key & ((last + 1).next_power_of_two() - 1);
+        let (wraps, sign) = match side {
+            Side::Before => (remainder == 0, -1),
+            Side::Behind => (remainder == last, 1),
+        };
         let across = if wraps {
-            self.strides[..self.dimension].iter().sum::<i64>() - last * self.remainder_stride
+            self.strides[..self.dimension].iter().sum::<i64>() - last as i64 * self.remainder_stride
         } else {
             self.remainder_stride
         };
-        (key.wrapping_add_signed(across - self.strides[axis]), wraps)
+        (key.wrapping_add_signed(sign * (across - self.strides[axis])), wraps)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn key_of_origin(&self) -> u64 {
+        self.bias as u64
     }
 
     /// Encloses a block of points. `D` is the number of dimensions if known at compile time, else 0.
@@ -241,8 +257,10 @@ mod tests {
         let mut simplices = Simplices::default();
         embedding.enclose::<3>(&block(&[[1.0, -2.0, 3.0]; LANES]), &mut simplices);
         for &start in &simplices.keys[0][..4] {
-            let end = (0..4).fold(start, |key, axis| embedding.behind(axis, key).0);
-            assert_eq!(end, start);
+            for side in [Side::Before, Side::Behind] {
+                let end = (0..4).fold(start, |key, axis| embedding.neighbor(axis, side, key).0);
+                assert_eq!(end, start);
+            }
         }
     }
 
