@@ -62,6 +62,7 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         out: run.clone(),
         start: Start::Resume,
         device: session.device.clone(),
+        precision: session.precision,
         provenance: [("made by".to_string(), "vitpcm demo, on drawn scenes".to_string())].into(),
     };
     let (training, _) = train::run(&job, messages)?;
@@ -71,8 +72,8 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     }
 
     messages.note("3/4 segmenting the held-out images");
-    let segmenter =
-        Segmenter::open(&run.join("model.safetensors"), &session.device, SegmenterOptions::default())?;
+    let options = SegmenterOptions { precision: session.precision, ..SegmenterOptions::default() };
+    let segmenter = Segmenter::open(&run.join("model.safetensors"), &session.device, options)?;
     let report = segment_and_score(&dataset, &segmenter, &masks, &run)?;
 
     messages.note("4/4 writing the report");

@@ -199,6 +199,7 @@ fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
         scales: args.scales.clone(),
         symmetries: if args.symmetries { Symmetries::All } else { Symmetries::Identity },
         tiling: Tiling { above: args.tile_above, tile_side: args.tile_side },
+        precision: session.precision,
     };
     Segmenter::open(&args.model, &session.device, options).map_err(usage)
 }

@@ -5,14 +5,17 @@ use crate::output::Messages;
 use anyhow::anyhow;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use vitpcm::Device;
+use vitpcm::{Device, DeviceName, Precision, suitable_precision};
 
 /// Options of every command, as typed.
 #[derive(clap::Args)]
 pub(crate) struct Common {
     /// Where to compute: cpu, cuda, cuda:N or metal [default: the best that this build and machine have]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Common options")]
-    device: Option<String>,
+    device: Option<DeviceName>,
+    /// Numbers of the network's products: f32, or bf16 on NVIDIA GPUs [default: bf16 there, f32 elsewhere]
+    #[arg(long, global = true, value_name = "NAME", value_parser = precision, help_heading = "Common options")]
+    precision: Option<Precision>,
     /// Number of threads [default: all cores]
     #[arg(long, global = true, value_name = "N", help_heading = "Common options")]
     threads: Option<NonZeroUsize>,
@@ -30,6 +33,7 @@ pub(crate) struct Common {
 /// Options of every command, resolved.
 pub(crate) struct Session {
     pub(crate) device: Device,
+    pub(crate) precision: Precision,
     pub(crate) seed: u64,
     pub(crate) messages: Messages,
 }
@@ -41,21 +45,19 @@ impl Session {
         }
         // The file itself was read before the options were parsed.
         let _ = &common.config;
-        Ok(Session {
-            device: device(common.device.as_deref()).map_err(usage)?,
-            seed: common.seed,
-            messages: Messages::new(common.quiet),
-        })
+        let device = common.device.unwrap_or_default().open().map_err(usage)?;
+        let precision = common.precision.unwrap_or_else(|| suitable_precision(&device));
+        if precision == Precision::Bf16 && !device.is_cuda() {
+            return Err(usage(anyhow!("--precision bf16 needs an NVIDIA GPU (--device cuda)")));
+        }
+        Ok(Session { device, precision, seed: common.seed, messages: Messages::new(common.quiet) })
     }
 }
 
-fn device(name: Option<&str>) -> anyhow::Result<Device> {
-    match name.map(|name| name.split(':').next().unwrap_or(name)) {
-        None | Some("cpu") => Ok(Device::Cpu),
-        Some("cuda" | "metal") => {
-            let name = name.unwrap_or_default();
-            Err(anyhow!("--device {name}: this build computes on the CPU only"))
-        }
-        Some(other) => Err(anyhow!("--device {other}: expected cpu, cuda, cuda:N or metal")),
+fn precision(name: &str) -> Result<Precision, String> {
+    match name {
+        "f32" => Ok(Precision::F32),
+        "bf16" => Ok(Precision::Bf16),
+        _ => Err("expected f32 or bf16".to_owned()),
     }
 }

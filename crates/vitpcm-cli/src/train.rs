@@ -95,6 +95,7 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         out: args.out.clone(),
         start: if args.resume { Start::Resume } else { Start::Fresh },
         device: session.device.clone(),
+        precision: session.precision,
         provenance: provenance(args),
     };
     if job.data.validation.is_empty() {

@@ -4,7 +4,8 @@
 //! Tokens travel between the parts with their grid and the number of blocks they went through, so that training
 //! can run the frozen first blocks once and continue from there several times.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
+use serde::{Deserialize, Serialize};
 use vitpcm_ops as ops;
 
 use crate::dropout::{DropoutSite, Mode};
@@ -13,10 +14,32 @@ use crate::parameters::Parameters;
 use crate::position_embedding::resize_position_embedding;
 use crate::variants::{Grid, LAYER_NORM_EPS, VitConfig};
 
+/// In what numbers the products of the transformer are computed. The residual stream, norms, softmax and all
+/// parameters are f32 either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// Full f32, on every device.
+    #[default]
+    F32,
+    /// Activations rounded to bf16 (8 bits of fraction), on NVIDIA GPUs.
+    Bf16,
+}
+
+impl Precision {
+    fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
+        }
+    }
+}
+
 /// A vision transformer without a task.
 #[derive(Debug, Clone)]
 pub struct Vit {
     config: VitConfig,
+    precision: Precision,
     class_token: Tensor,
     register_tokens: Option<Tensor>,
     position_embedding: Tensor,
@@ -47,6 +70,7 @@ impl Vit {
             parameters.get("patch_embed.proj.weight")?.reshape((config.width, patch_features))?;
         Ok(Self {
             config: *config,
+            precision: Precision::F32,
             class_token: parameters.get("cls_token")?.clone(),
             register_tokens: match config.registers {
                 0 => None,
@@ -62,6 +86,11 @@ impl Vit {
                 .collect::<Result<_>>()?,
             norm: LayerNorm::new("norm", parameters)?,
         })
+    }
+
+    /// The same transformer, computed in other numbers.
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
     }
 
     /// Its numbers.
@@ -92,7 +121,8 @@ impl Vit {
             .reshape(&[batch, 3, grid.rows, patch, grid.columns, patch][..])?
             .permute(vec![0, 2, 4, 1, 3, 5])?
             .reshape((batch, grid.num_cells(), 3 * patch * patch))?;
-        let patches = self.patch_projection.forward(&patches)?; // [B, N, D]
+        let patches = self.patch_projection.forward(&patches.to_dtype(self.precision.dtype())?)?; // [B, N, D]
+        let patches = patches.to_dtype(DType::F32)?;
 
         let token_width = self.config.width;
         let class_token = self.class_token.broadcast_as((batch, 1, token_width))?;
@@ -122,7 +152,7 @@ impl Vit {
         })?;
         let mut values = tokens.values.clone();
         for block in remaining {
-            values = block.forward(&values, mode)?;
+            values = block.forward(&values, self.precision.dtype(), mode)?;
         }
         Ok(Tokens { values, grid: tokens.grid, num_blocks_run: end })
     }
@@ -130,12 +160,12 @@ impl Vit {
     /// The patches' features after the final norm, laid out on the grid; class and register tokens are dropped.
     ///
     /// # Shapes
-    /// result `[B, rows, columns, D]`
+    /// result `[B, rows, columns, D]`, in the numbers of [`Precision`]
     pub fn patch_features(&self, tokens: &Tokens) -> Result<Tensor> {
         let grid = tokens.grid;
         let batch = tokens.values.dim(0)?;
         let patches = tokens.values.narrow(1, self.config.num_prefix_tokens(), grid.num_cells())?;
-        let features = self.norm.forward(&patches.contiguous()?)?;
+        let features = self.norm.forward(&patches.contiguous()?, self.precision.dtype())?;
         Ok(features.reshape((batch, grid.rows, grid.columns, self.config.width))?)
     }
 
@@ -145,7 +175,7 @@ impl Vit {
     /// result `[B, D]`
     pub fn class_feature(&self, tokens: &Tokens) -> Result<Tensor> {
         let class_token = tokens.values.narrow(1, 0, 1)?.contiguous()?;
-        Ok(self.norm.forward(&class_token)?.squeeze(1)?)
+        Ok(self.norm.forward(&class_token, DType::F32)?.squeeze(1)?)
     }
 
     /// All blocks, from pixels to the tokens behind the last one.
@@ -210,25 +240,18 @@ impl Block {
         })
     }
 
-    /// x `[B, N, D]`; result as x.
-    fn forward(&self, x: &Tensor, mode: &mut Mode<'_>) -> Result<Tensor> {
-        let qkv = self.qkv.forward(&self.norm1.forward(x)?)?;
+    /// x `[B, N, D]`; result as x. Products are computed in `dtype`.
+    fn forward(&self, x: &Tensor, dtype: DType, mode: &mut Mode<'_>) -> Result<Tensor> {
+        let qkv = self.qkv.forward(&self.norm1.forward(x, dtype)?)?;
         let attended = self.projection.forward(&ops::attention(&qkv, self.heads)?)?;
         let attended = mode.dropout(attended, DropoutSite::Backbone)?;
-        let x = (x + scaled(attended, self.scale1.as_ref())?)?;
+        let x = ops::add_scaled(x, &attended, self.scale1.as_ref())?;
 
-        let normed = self.norm2.forward(&x)?;
+        let normed = self.norm2.forward(&x, dtype)?;
         let hidden = ops::linear_gelu(&normed, &self.fc1.weight, Some(&self.fc1.bias))?;
         let hidden = mode.dropout(hidden, DropoutSite::Backbone)?;
         let out = mode.dropout(self.fc2.forward(&hidden)?, DropoutSite::Backbone)?;
-        Ok((x + scaled(out, self.scale2.as_ref())?)?)
-    }
-}
-
-fn scaled(x: Tensor, scale: Option<&Tensor>) -> Result<Tensor> {
-    match scale {
-        Some(scale) => Ok(x.broadcast_mul(scale)?),
-        None => Ok(x),
+        Ok(ops::add_scaled(&x, &out, self.scale2.as_ref())?)
     }
 }
 
@@ -265,7 +288,7 @@ impl LayerNorm {
         })
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(ops::layer_norm(x, &self.weight, &self.bias, LAYER_NORM_EPS)?)
+    fn forward(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
+        Ok(ops::layer_norm_to(x, &self.weight, &self.bias, LAYER_NORM_EPS, dtype)?)
     }
 }

@@ -1,10 +1,12 @@
 //! Layer norm over the last dimension.
 
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::composed;
 use crate::cpu::layer_norm as kernels;
 use crate::cpu::simd::SimdPath;
+#[cfg(feature = "cuda")]
+use crate::cuda::{self, View};
 use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
 
 /// Normalises the last dimension to mean 0 and variance 1 (biased, plus `eps`), then scales and shifts.
@@ -12,6 +14,11 @@ use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
 /// # Shapes
 /// x `[..., d]`, weight and bias `[d]`; result as x.
 pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Result<Tensor> {
+    layer_norm_to(x, weight, bias, eps, x.dtype())
+}
+
+/// [`layer_norm`] with the result in another type: what the product behind it takes.
+pub fn layer_norm_to(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64, dtype: DType) -> Result<Tensor> {
     let columns = x.dims().last().copied().unwrap_or(0);
     if weight.dims() != [columns] || bias.dims() != [columns] {
         bail!(
@@ -21,16 +28,26 @@ pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Resul
             x.dims()
         );
     }
-    if run_on_cpu(&[x, weight, bias]) {
-        let op = LayerNorm { eps: eps as f32 };
+    let run_on_cpu = run_on_cpu(&[x, weight, bias]) && dtype == DType::F32;
+    #[cfg(feature = "cuda")]
+    let run_on_cuda = cuda::run_on_cuda(&[x, weight, bias])
+        && [x, weight, bias].iter().all(|tensor| tensor.dtype() == DType::F32)
+        && matches!(dtype, DType::F32 | DType::BF16);
+    #[cfg(not(feature = "cuda"))]
+    let run_on_cuda = false;
+    if run_on_cpu || run_on_cuda {
+        let op = LayerNorm { eps: eps as f32, dtype };
         x.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, op)
     } else {
-        composed::layer_norm(x, weight, bias, eps)
+        composed::layer_norm(x, weight, bias, eps)?.to_dtype(dtype)
     }
 }
 
 struct LayerNorm {
     eps: f32,
+    /// Of the result; f32 on the CPU.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    dtype: DType,
 }
 
 impl CustomOp3 for LayerNorm {
@@ -56,6 +73,21 @@ impl CustomOp3 for LayerNorm {
         Ok((CpuStorage::F32(y), x_layout.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &candle_core::CudaStorage,
+        x_layout: &Layout,
+        weight: &candle_core::CudaStorage,
+        weight_layout: &Layout,
+        bias: &candle_core::CudaStorage,
+        bias_layout: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        let (weight, bias) = (View::new(weight, weight_layout)?, View::new(bias, bias_layout)?);
+        let y = cuda::layer_norm::forward(&View::new(x, x_layout)?, &weight, &bias, self.eps, self.dtype)?;
+        Ok((y.into_storage(), x_layout.shape().clone()))
+    }
+
     fn bwd(
         &self,
         x: &Tensor,
@@ -65,6 +97,23 @@ impl CustomOp3 for LayerNorm {
         grad_y: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let grad_y = grad_y.contiguous()?;
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            let of_parameters = weight.track_op() || bias.track_op();
+            let (grad_x, grads) = cuda::layer_norm::backward(
+                &View::of(x)?,
+                &View::of(weight)?,
+                &View::of(&grad_y)?,
+                self.eps,
+                of_parameters,
+            )?;
+            let columns = weight.elem_count();
+            let grads = grads.map(|grads| grads.into_tensor(2 * columns));
+            let part = |index: usize| {
+                grads.as_ref().map(|grads| grads.narrow(0, index * columns, columns)).transpose()
+            };
+            return Ok((Some(grad_x.into_tensor(x.dims())), part(0)?, part(1)?));
+        }
         let mut grad_x = output(x.elem_count());
         let mut grad_weight = output(weight.elem_count());
         let mut grad_bias = output(bias.elem_count());

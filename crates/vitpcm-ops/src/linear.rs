@@ -1,13 +1,15 @@
 //! Linear layers, with GELU where the network has one behind.
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::composed;
 use crate::cpu::linear::{self as kernels, LinearShape};
 use crate::cpu::matmul::Finish;
 use crate::cpu::simd::SimdPath;
+#[cfg(feature = "cuda")]
+use crate::cuda::{self, View};
 use crate::gelu::gelu;
-use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
+use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
 /// `x · weightᵀ + bias` over the last dimension.
 ///
@@ -44,7 +46,9 @@ fn apply(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, tail: Tail) -> Resu
     }
     let mut tensors = vec![x, weight];
     tensors.extend(bias);
-    if !run_on_cpu(&tensors) {
+    // On a GPU the product runs in the type of x, whatever that of the weight; biases are added in f32.
+    let bias_fits = bias.is_none_or(|bias| bias.dtype() == DType::F32);
+    if !has_kernels(&tensors) || !bias_fits {
         return match tail {
             Tail::None => composed::linear(x, weight, bias),
             Tail::Gelu => composed::linear_gelu(x, weight, bias),
@@ -87,6 +91,34 @@ impl Linear {
         Ok((CpuStorage::F32(y), shape))
     }
 
+    #[cfg(feature = "cuda")]
+    fn forward_on_cuda(
+        &self,
+        x: (&candle_core::CudaStorage, &Layout),
+        weight: (&candle_core::CudaStorage, &Layout),
+        bias: Option<View<'_>>,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        let (out_features, in_features) = weight.1.shape().dims2()?;
+        let mut dims = x.1.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = out_features;
+        }
+        let (x, weight) = (View::new(x.0, x.1)?, View::new(weight.0, weight.1)?);
+        let shape = LinearShape { rows: x.len / in_features.max(1), in_features, out_features };
+        use cuda::elementwise::Tail as After;
+        let y = match (&bias, self.tail) {
+            (Some(bias), Tail::None) => cuda::linear::forward(shape, &x, &weight, Some((bias, After::Bias)))?,
+            (Some(bias), Tail::Gelu) => {
+                cuda::linear::forward(shape, &x, &weight, Some((bias, After::BiasGelu)))?
+            }
+            (None, Tail::None) => cuda::linear::forward(shape, &x, &weight, None)?,
+            (None, Tail::Gelu) => {
+                cuda::elementwise::gelu(&cuda::linear::forward(shape, &x, &weight, None)?.view())?
+            }
+        };
+        Ok((y.into_storage(), dims.into()))
+    }
+
     /// The gradients of x and weight, and the gradient of the result made contiguous.
     fn backward(
         &self,
@@ -100,6 +132,22 @@ impl Linear {
         let (out_features, in_features) = weight.dims2()?;
         let rows = grad_y.elem_count() / out_features.max(1);
         let shape = LinearShape { rows, in_features, out_features };
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            let grad_y = View::of(grad_y)?;
+            let grad_x = if x.track_op() {
+                Some(cuda::linear::backward_x(shape, &View::of(weight)?, &grad_y)?.into_tensor(x.dims()))
+            } else {
+                None
+            };
+            let grad_weight = if weight.track_op() {
+                let grad = cuda::linear::backward_weight(shape, &View::of(x)?, &grad_y)?;
+                Some(grad.into_tensor(weight.dims()).to_dtype(weight.dtype())?)
+            } else {
+                None
+            };
+            return Ok((grad_x, grad_weight));
+        }
         let path = SimdPath::detect();
         let grad_y = Floats::of(grad_y)?;
         let grad_x = if x.track_op() {
@@ -135,6 +183,17 @@ impl CustomOp2 for Linear {
         self.forward((x, x_layout), (weight, weight_layout), None)
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &candle_core::CudaStorage,
+        x_layout: &Layout,
+        weight: &candle_core::CudaStorage,
+        weight_layout: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        self.forward_on_cuda((x, x_layout), (weight, weight_layout), None)
+    }
+
     fn bwd(
         &self,
         x: &Tensor,
@@ -163,6 +222,20 @@ impl CustomOp3 for Linear {
         self.forward((x, x_layout), (weight, weight_layout), Some(floats(bias, bias_layout)?))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &candle_core::CudaStorage,
+        x_layout: &Layout,
+        weight: &candle_core::CudaStorage,
+        weight_layout: &Layout,
+        bias: &candle_core::CudaStorage,
+        bias_layout: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        let bias = View::new(bias, bias_layout)?;
+        self.forward_on_cuda((x, x_layout), (weight, weight_layout), Some(bias))
+    }
+
     fn bwd(
         &self,
         x: &Tensor,
@@ -173,6 +246,16 @@ impl CustomOp3 for Linear {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let grad_y = grad_y.contiguous()?;
         let (grad_x, grad_weight) = self.backward(x, weight, &grad_y)?;
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            let grad_bias = if bias.track_op() {
+                let grad = cuda::linear::backward_bias(bias.elem_count(), &View::of(&grad_y)?)?;
+                Some(grad.into_tensor(bias.dims()))
+            } else {
+                None
+            };
+            return Ok((grad_x, grad_weight, grad_bias));
+        }
         let grad_bias = if bias.track_op() {
             let mut grad_bias = output(bias.elem_count());
             kernels::backward_bias(Floats::of(&grad_y)?.get()?, &mut grad_bias);

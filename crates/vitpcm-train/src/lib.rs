@@ -25,6 +25,7 @@
 //!     out: out.clone(),
 //!     start: Start::Fresh,
 //!     device: vitpcm::Device::Cpu,
+//!     precision: vitpcm::Precision::F32,
 //!     provenance: Default::default(),
 //! };
 //! let (events, _heard) = std::sync::mpsc::channel();

@@ -17,7 +17,7 @@ use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{Classes, atomic_file};
 use vitpcm_nets::{
     Dropout, GridAlignment, ImportedBackbone, Initialisation, Model, ModelInfo, Normalisation, Parameters,
-    Storage, Variant, VitConfig,
+    Precision, Storage, Variant, VitConfig,
 };
 
 use crate::batch::{TaggedBatch, TaggedViews};
@@ -47,6 +47,8 @@ pub struct TrainJob {
     pub start: Start,
     /// Where it is computed.
     pub device: Device,
+    /// In what numbers; may change where a run is resumed.
+    pub precision: Precision,
     /// What the model file will say about its origin, beside what the run itself knows.
     pub provenance: BTreeMap<String, String>,
 }
@@ -148,7 +150,8 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
     let patch = network.backbone.patch;
     let maker = config.view_maker(patch);
     let new_phase = |epoch: usize, parameters: Parameters| -> Result<(PcmStep, Adam, Option<Ema>)> {
-        let step = PcmStep::new(&network, &config.losses, schedule.trained(epoch), parameters)?;
+        let step =
+            PcmStep::new(&network, &config.losses, schedule.trained(epoch), job.precision, parameters)?;
         let adam = Adam::new(AdamConfig::of(schedule), step.variables().to_vec())?;
         let averaged = schedule.ema_decay > 0.0;
         let average = averaged.then(|| Ema::new(schedule.ema_decay, step.variables())).transpose()?;
@@ -470,7 +473,7 @@ fn validator<'a>(job: &'a TrainJob, training: &Loader) -> Validator<'a> {
     let tagged = images.iter().map(|image| image.image.clone()).collect();
     let loader = training.of_other_images(tagged);
     let (config, classes, limits) = (&job.config, &job.data.classes, job.data.limits.clone());
-    Validator { config, classes, images, loader, limits, device: &job.device }
+    Validator { config, classes, images, loader, limits, device: &job.device, precision: job.precision }
 }
 
 fn write_step_events(file: &mut EventFile, row: &MetricsRow) -> Result<()> {

@@ -4,7 +4,7 @@
 
 use candle_core::{Tensor, Var};
 use vitpcm_nets::patch_classifier::CLASSIFIER_WEIGHT;
-use vitpcm_nets::{Dropout, Mode, Parameters, PcmConfig, PcmNetwork, PcmOutput, Tokens};
+use vitpcm_nets::{Dropout, Mode, Parameters, PcmConfig, PcmNetwork, PcmOutput, Precision, Tokens};
 
 use crate::batch::TaggedBatch;
 use crate::config::{EtTarget, LossConfig};
@@ -68,6 +68,7 @@ impl PcmStep {
         config: &PcmConfig,
         losses: &LossConfig,
         trained: Trained,
+        precision: Precision,
         mut parameters: Parameters,
     ) -> Result<Self> {
         let depth = config.backbone.depth;
@@ -75,8 +76,8 @@ impl PcmStep {
         let constants: Parameters =
             parameters.iter().map(|(name, tensor)| (name.to_owned(), tensor.detach())).collect();
         Ok(Self {
-            network: PcmNetwork::new(config, &parameters)?,
-            constant_network: PcmNetwork::new(config, &constants)?,
+            network: PcmNetwork::new(config, &parameters)?.with_precision(precision),
+            constant_network: PcmNetwork::new(config, &constants)?.with_precision(precision),
             classifier_weight: parameters.get(CLASSIFIER_WEIGHT)?.clone(),
             config: config.clone(),
             losses: losses.clone(),

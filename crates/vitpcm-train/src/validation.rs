@@ -9,7 +9,7 @@ use vitpcm::{RawScores, Segmenter, SegmenterOptions, TagMode};
 use vitpcm_data::{ImageLimits, Loader, MaskSource, TaggedImage, Tags, read_image};
 use vitpcm_masks::resampling::{Alignment, Part, resize_plane, resize_rgb8};
 use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap, Picture, overlay, viridis};
-use vitpcm_nets::{Model, PcmConfig};
+use vitpcm_nets::{Model, PcmConfig, Precision};
 
 use crate::batch::TaggedBatch;
 use crate::config::{EtTarget, LossConfig, TrainConfig};
@@ -59,6 +59,7 @@ pub(crate) struct Validator<'a> {
     pub(crate) loader: Loader,
     pub(crate) limits: ImageLimits,
     pub(crate) device: &'a Device,
+    pub(crate) precision: Precision,
 }
 
 /// A validation and the strips of pictures that show it.
@@ -74,8 +75,11 @@ impl Validator<'_> {
     pub(crate) fn validate(&self, model: &Model, stop: &AtomicBool) -> Result<Option<Validated>> {
         let patch = model.info.network.backbone.patch;
         let alignment = self.config.views.alignment;
-        let options =
-            SegmenterOptions { size: Some(self.config.validation.grid * patch), ..Default::default() };
+        let options = SegmenterOptions {
+            size: Some(self.config.validation.grid * patch),
+            precision: self.precision,
+            ..Default::default()
+        };
         let segmenter = Segmenter::new(model, self.device, options)?;
         let mut matrix = ConfusionMatrix::new(self.classes.len());
         let (mut tags, mut num_masks) = (TagCounts::default(), 0usize);
@@ -138,7 +142,7 @@ impl Validator<'_> {
             target => target,
         };
         let losses = LossConfig { et_target, ..self.config.losses.clone() };
-        let step = PcmStep::new(network, &losses, Trained::Head, model.parameters.clone())?;
+        let step = PcmStep::new(network, &losses, Trained::Head, self.precision, model.parameters.clone())?;
         let maker = self.config.view_maker(network.backbone.patch);
         let mut stream = self.loader.epoch(0, 0).peekable();
         let (mut sum, mut count) = (0.0, 0usize);

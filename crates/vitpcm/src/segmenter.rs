@@ -11,7 +11,7 @@ use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, ScoreMap, Symmetry};
 use vitpcm_nets::{
     GridAlignment, Initialisation, Mode, Model, ModelInfo, Normalisation, PcmConfig, PcmNetwork, PcmOutput,
-    Variant,
+    Precision, Variant,
 };
 
 /// Over which turns and flips of an image the scores are averaged.
@@ -60,6 +60,8 @@ pub struct SegmenterOptions {
     pub symmetries: Symmetries,
     /// What happens with large images.
     pub tiling: Tiling,
+    /// In what numbers the network is computed.
+    pub precision: Precision,
 }
 
 /// A model, ready to segment images.
@@ -103,7 +105,7 @@ impl Segmenter {
         if options.tiling.tile_side == 0 {
             return Err(SegmentError::BadOptions("tiles of no pixels".to_string()));
         }
-        let network = model.network()?;
+        let network = model.network()?.with_precision(options.precision);
         let alignment = match info.alignment {
             GridAlignment::HalfPixel => Alignment::HalfPixel,
             GridAlignment::AlignCorners => Alignment::AlignCorners,

@@ -1,0 +1,145 @@
+//! The sum of a residual stream and a branch, scaled by LayerScale where the network has one.
+
+use candle_core::{Result, Tensor, bail};
+
+/// `x + scale · branch`. The branch may be narrower (bf16) than x, which keeps its own type.
+///
+/// # Shapes
+/// x and branch `[..., d]`, scale `[d]`; result as x.
+pub fn add_scaled(x: &Tensor, branch: &Tensor, scale: Option<&Tensor>) -> Result<Tensor> {
+    let columns = x.dims().last().copied().unwrap_or(0);
+    if x.dims() != branch.dims() || scale.is_some_and(|scale| scale.dims() != [columns]) {
+        bail!(
+            "add_scaled: branch {:?} and scale {:?} do not fit x {:?}",
+            branch.dims(),
+            scale.map(Tensor::dims),
+            x.dims()
+        );
+    }
+    #[cfg(feature = "cuda")]
+    if crate::cuda::run_on_cuda(&[x, branch]) && x.dtype() == candle_core::DType::F32 {
+        let (x, branch) = (x.contiguous()?, branch.contiguous()?);
+        return match scale {
+            Some(scale) => x.apply_op3(&branch, &scale.contiguous()?, on_cuda::AddScaled),
+            None => x.apply_op2(&branch, on_cuda::AddScaled),
+        };
+    }
+    let branch = branch.to_dtype(x.dtype())?;
+    match scale {
+        Some(scale) => x + branch.broadcast_mul(scale)?,
+        None => x + branch,
+    }
+}
+
+/// One kernel instead of up to three, and no copy of the branch in f32.
+#[cfg(feature = "cuda")]
+mod on_cuda {
+    use candle_core::{CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+
+    use crate::cuda::column_sums::product_sums;
+    use crate::cuda::{View, elementwise};
+
+    pub(super) struct AddScaled;
+
+    fn columns(dims: &[usize]) -> usize {
+        dims.last().copied().unwrap_or(1)
+    }
+
+    fn branch_gradient(branch: &Tensor, scale: Option<&Tensor>, grad_y: &Tensor) -> Result<Option<Tensor>> {
+        let scale = scale.map(View::of).transpose()?;
+        let (columns, dtype) = (columns(branch.dims()), branch.dtype());
+        let grad = elementwise::add_scaled_backward(&View::of(grad_y)?, scale.as_ref(), columns, dtype)?;
+        Ok(Some(grad.into_tensor(branch.dims())))
+    }
+
+    impl CustomOp2 for AddScaled {
+        fn name(&self) -> &'static str {
+            "add-scaled"
+        }
+
+        fn cpu_fwd(
+            &self,
+            _: &CpuStorage,
+            _: &Layout,
+            _: &CpuStorage,
+            _: &Layout,
+        ) -> Result<(CpuStorage, Shape)> {
+            bail!("add_scaled is composed on the CPU")
+        }
+
+        fn cuda_fwd(
+            &self,
+            x: &CudaStorage,
+            x_layout: &Layout,
+            branch: &CudaStorage,
+            branch_layout: &Layout,
+        ) -> Result<(CudaStorage, Shape)> {
+            let (x, branch) = (View::new(x, x_layout)?, View::new(branch, branch_layout)?);
+            let y = elementwise::add_scaled(&x, &branch, None, columns(x_layout.dims()))?;
+            Ok((y.into_storage(), x_layout.shape().clone()))
+        }
+
+        fn bwd(
+            &self,
+            _x: &Tensor,
+            branch: &Tensor,
+            _y: &Tensor,
+            grad_y: &Tensor,
+        ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+            let grad_y = grad_y.contiguous()?;
+            Ok((Some(grad_y.clone()), branch_gradient(branch, None, &grad_y)?))
+        }
+    }
+
+    impl CustomOp3 for AddScaled {
+        fn name(&self) -> &'static str {
+            "add-scaled"
+        }
+
+        fn cpu_fwd(
+            &self,
+            _: &CpuStorage,
+            _: &Layout,
+            _: &CpuStorage,
+            _: &Layout,
+            _: &CpuStorage,
+            _: &Layout,
+        ) -> Result<(CpuStorage, Shape)> {
+            bail!("add_scaled is composed on the CPU")
+        }
+
+        fn cuda_fwd(
+            &self,
+            x: &CudaStorage,
+            x_layout: &Layout,
+            branch: &CudaStorage,
+            branch_layout: &Layout,
+            scale: &CudaStorage,
+            scale_layout: &Layout,
+        ) -> Result<(CudaStorage, Shape)> {
+            let (x, branch) = (View::new(x, x_layout)?, View::new(branch, branch_layout)?);
+            let scale = View::new(scale, scale_layout)?;
+            let y = elementwise::add_scaled(&x, &branch, Some(&scale), columns(x_layout.dims()))?;
+            Ok((y.into_storage(), x_layout.shape().clone()))
+        }
+
+        fn bwd(
+            &self,
+            _x: &Tensor,
+            branch: &Tensor,
+            scale: &Tensor,
+            _y: &Tensor,
+            grad_y: &Tensor,
+        ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+            let grad_y = grad_y.contiguous()?;
+            let grad_branch = branch_gradient(branch, Some(scale), &grad_y)?;
+            let grad_scale = if scale.track_op() {
+                let sums = product_sums(&View::of(&grad_y)?, &View::of(branch)?, columns(branch.dims()))?;
+                Some(sums.into_tensor(scale.dims()))
+            } else {
+                None
+            };
+            Ok((Some(grad_y), grad_branch, grad_scale))
+        }
+    }
+}
