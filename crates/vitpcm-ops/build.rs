@@ -4,8 +4,16 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const KERNELS: [&str; 7] =
-    ["attention", "column_sums", "elementwise", "layer_norm", "lstm", "pooling", "softmax"];
+const KERNELS: [&str; 8] = [
+    "attention",
+    "column_sums",
+    "elementwise",
+    "flash_attention",
+    "layer_norm",
+    "lstm",
+    "pooling",
+    "softmax",
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=cuda");

@@ -3,7 +3,7 @@
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
-use vitpcm_ops::DropoutMask;
+use vitpcm_ops::{DropoutMask, ParameterGradients};
 
 use crate::error::Result;
 use crate::random::Stream;
@@ -13,8 +13,9 @@ use crate::random::Stream;
 pub enum Mode<'a> {
     /// No dropout.
     Inference,
-    /// With dropout, whose counter moves on with every mask.
-    Training(&'a mut Dropout),
+    /// With dropout, whose counter moves on with every mask, and a place where the transformer's blocks leave the
+    /// gradients of their parameters; those of all others are in candle's store.
+    Training(&'a mut Dropout, &'a ParameterGradients),
 }
 
 /// A place of the network where dropout acts.
@@ -74,19 +75,31 @@ impl Dropout {
 impl Mode<'_> {
     /// Applies dropout in training, nothing in inference.
     pub(crate) fn dropout(&mut self, x: Tensor, site: DropoutSite) -> Result<Tensor> {
-        let Mode::Training(dropout) = self else {
-            return Ok(x);
+        match self.mask(x.elem_count(), site) {
+            Some(mask) => Ok(vitpcm_ops::dropout(&x, mask)?),
+            None => Ok(x),
+        }
+    }
+
+    /// Where the gradients of the blocks' parameters go.
+    pub(crate) fn gradients(&self) -> Option<&ParameterGradients> {
+        match self {
+            Mode::Inference => None,
+            Mode::Training(_, gradients) => Some(gradients),
+        }
+    }
+
+    /// The next mask, where there is dropout.
+    pub(crate) fn mask(&mut self, num_elements: usize, site: DropoutSite) -> Option<DropoutMask> {
+        let Mode::Training(dropout, _) = self else {
+            return None;
         };
         let rate = match site {
             DropoutSite::Backbone => dropout.rates.backbone,
             DropoutSite::Conditioning => dropout.rates.conditioning,
             DropoutSite::Classifier => dropout.rates.classifier,
         };
-        if rate <= 0.0 {
-            return Ok(x);
-        }
-        let mask = dropout.mask(rate, x.elem_count());
-        Ok(vitpcm_ops::dropout(&x, mask)?)
+        (rate > 0.0).then(|| dropout.mask(rate, num_elements))
     }
 }
 
@@ -100,7 +113,7 @@ mod tests {
 
     fn draw(dropout: &mut Dropout, site: DropoutSite) -> Vec<f32> {
         let ones = Tensor::ones((40, 1000), candle_core::DType::F32, &Device::Cpu).unwrap();
-        Mode::Training(dropout).dropout(ones, site).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+        Mode::Training(dropout, &ParameterGradients::default()).dropout(ones, site).unwrap().flatten_all().unwrap().to_vec1().unwrap()
     }
 
     #[test]

@@ -6,13 +6,13 @@
 
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
-use vitpcm_ops as ops;
+use vitpcm_ops::{self as ops, Affine, BlockOptions, BlockWeights};
 
 use crate::dropout::{DropoutSite, Mode};
 use crate::error::{NetsError, Result};
 use crate::parameters::Parameters;
 use crate::position_embedding::resize_position_embedding;
-use crate::variants::{Grid, LAYER_NORM_EPS, VitConfig};
+use crate::variants::{Grid, LAYER_NORM_EPS, MLP_RATIO, VitConfig};
 
 /// In what numbers the products of the transformer are computed. The residual stream, norms, softmax and all
 /// parameters are f32 either way.
@@ -44,9 +44,9 @@ pub struct Vit {
     register_tokens: Option<Tensor>,
     position_embedding: Tensor,
     /// `[D, 3·patch·patch]`: the patch convolution as a linear layer, since its windows do not overlap.
-    patch_projection: Linear,
+    patch_projection: Affine,
     blocks: Vec<Block>,
-    norm: LayerNorm,
+    norm: Affine,
 }
 
 /// The tokens of a batch of images somewhere between two blocks.
@@ -77,14 +77,14 @@ impl Vit {
                 _ => Some(parameters.get("reg_token")?.clone()),
             },
             position_embedding: parameters.get("pos_embed")?.clone(),
-            patch_projection: Linear {
+            patch_projection: Affine {
                 weight: patch_weight,
                 bias: parameters.get("patch_embed.proj.bias")?.clone(),
             },
             blocks: (0..config.depth)
                 .map(|index| Block::new(config, index, parameters))
                 .collect::<Result<_>>()?,
-            norm: LayerNorm::new("norm", parameters)?,
+            norm: affine("norm", parameters)?,
         })
     }
 
@@ -121,7 +121,7 @@ impl Vit {
             .reshape(&[batch, 3, grid.rows, patch, grid.columns, patch][..])?
             .permute(vec![0, 2, 4, 1, 3, 5])?
             .reshape((batch, grid.num_cells(), 3 * patch * patch))?;
-        let patches = self.patch_projection.forward(&patches.to_dtype(self.precision.dtype())?)?; // [B, N, D]
+        let patches = linear(&self.patch_projection, &patches.to_dtype(self.precision.dtype())?)?; // [B, N, D]
         let patches = patches.to_dtype(DType::F32)?;
 
         let token_width = self.config.width;
@@ -165,7 +165,7 @@ impl Vit {
         let grid = tokens.grid;
         let batch = tokens.values.dim(0)?;
         let patches = tokens.values.narrow(1, self.config.num_prefix_tokens(), grid.num_cells())?;
-        let features = self.norm.forward(&patches.contiguous()?, self.precision.dtype())?;
+        let features = self.normalise(&patches, self.precision.dtype())?;
         Ok(features.reshape((batch, grid.rows, grid.columns, self.config.width))?)
     }
 
@@ -174,8 +174,14 @@ impl Vit {
     /// # Shapes
     /// result `[B, D]`
     pub fn class_feature(&self, tokens: &Tokens) -> Result<Tensor> {
-        let class_token = tokens.values.narrow(1, 0, 1)?.contiguous()?;
-        Ok(self.norm.forward(&class_token, DType::F32)?.squeeze(1)?)
+        let class_token = tokens.values.narrow(1, 0, 1)?;
+        Ok(self.normalise(&class_token, DType::F32)?.squeeze(1)?)
+    }
+
+    /// The final norm.
+    fn normalise(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
+        let Affine { weight, bias } = &self.norm;
+        Ok(ops::layer_norm_to(&x.contiguous()?, weight, bias, LAYER_NORM_EPS, dtype)?)
     }
 
     /// All blocks, from pixels to the tokens behind the last one.
@@ -187,12 +193,12 @@ impl Vit {
 /// The classification head of pretraining, on the class token. Segmentation does not use it; it shows that
 /// imported weights and preprocessing fit each other.
 #[derive(Debug, Clone)]
-pub struct ClassificationHead(Linear);
+pub struct ClassificationHead(Affine);
 
 impl ClassificationHead {
     /// From weight `[classes, D]` and bias `[classes]`.
     pub fn new(weight: Tensor, bias: Tensor) -> Self {
-        Self(Linear { weight, bias })
+        Self(Affine { weight, bias })
     }
 
     /// How many classes it tells apart.
@@ -202,7 +208,7 @@ impl ClassificationHead {
 
     /// Class feature `[B, D]` to logits `[B, classes]`.
     pub fn forward(&self, class_feature: &Tensor) -> Result<Tensor> {
-        self.0.forward(class_feature)
+        linear(&self.0, class_feature)
     }
 }
 
@@ -210,85 +216,47 @@ impl ClassificationHead {
 #[derive(Debug, Clone)]
 struct Block {
     heads: usize,
-    norm1: LayerNorm,
-    qkv: Linear,
-    projection: Linear,
-    scale1: Option<Tensor>,
-    norm2: LayerNorm,
-    fc1: Linear,
-    fc2: Linear,
-    scale2: Option<Tensor>,
+    weights: BlockWeights,
 }
 
 impl Block {
     fn new(config: &VitConfig, index: usize, parameters: &Parameters) -> Result<Self> {
         let name = |part: &str| format!("blocks.{index}.{part}");
+        let affine = |part: &str| affine(&name(part), parameters);
         let scale = |part: &str| match config.layer_scale {
             true => Ok::<_, NetsError>(Some(parameters.get(&name(part))?.clone())),
             false => Ok(None),
         };
-        Ok(Self {
-            heads: config.heads,
-            norm1: LayerNorm::new(&name("norm1"), parameters)?,
-            qkv: Linear::new(&name("attn.qkv"), parameters)?,
-            projection: Linear::new(&name("attn.proj"), parameters)?,
+        let weights = BlockWeights {
+            norm1: affine("norm1")?,
+            qkv: affine("attn.qkv")?,
+            projection: affine("attn.proj")?,
             scale1: scale("ls1.gamma")?,
-            norm2: LayerNorm::new(&name("norm2"), parameters)?,
-            fc1: Linear::new(&name("mlp.fc1"), parameters)?,
-            fc2: Linear::new(&name("mlp.fc2"), parameters)?,
+            norm2: affine("norm2")?,
+            fc1: affine("mlp.fc1")?,
+            fc2: affine("mlp.fc2")?,
             scale2: scale("ls2.gamma")?,
-        })
+        };
+        Ok(Self { heads: config.heads, weights })
     }
 
     /// x `[B, N, D]`; result as x. Products are computed in `dtype`.
     fn forward(&self, x: &Tensor, dtype: DType, mode: &mut Mode<'_>) -> Result<Tensor> {
-        let qkv = self.qkv.forward(&self.norm1.forward(x, dtype)?)?;
-        let attended = self.projection.forward(&ops::attention(&qkv, self.heads)?)?;
-        let attended = mode.dropout(attended, DropoutSite::Backbone)?;
-        let x = ops::add_scaled(x, &attended, self.scale1.as_ref())?;
-
-        let normed = self.norm2.forward(&x, dtype)?;
-        let hidden = ops::linear_gelu(&normed, &self.fc1.weight, Some(&self.fc1.bias))?;
-        let hidden = mode.dropout(hidden, DropoutSite::Backbone)?;
-        let out = mode.dropout(self.fc2.forward(&hidden)?, DropoutSite::Backbone)?;
-        Ok(ops::add_scaled(&x, &out, self.scale2.as_ref())?)
+        let num_elements = x.elem_count();
+        let mut mask = |times: usize| mode.mask(times * num_elements, DropoutSite::Backbone);
+        let dropout = [mask(1), mask(MLP_RATIO), mask(1)];
+        let options = BlockOptions { heads: self.heads, eps: LAYER_NORM_EPS, dtype, dropout };
+        Ok(ops::transformer_block(x, &self.weights, &options, mode.gradients())?)
     }
 }
 
-#[derive(Debug, Clone)]
-struct Linear {
-    weight: Tensor,
-    bias: Tensor,
+fn affine(name: &str, parameters: &Parameters) -> Result<Affine> {
+    Ok(Affine {
+        weight: parameters.get(&format!("{name}.weight"))?.clone(),
+        bias: parameters.get(&format!("{name}.bias"))?.clone(),
+    })
 }
 
-impl Linear {
-    fn new(name: &str, parameters: &Parameters) -> Result<Self> {
-        Ok(Self {
-            weight: parameters.get(&format!("{name}.weight"))?.clone(),
-            bias: parameters.get(&format!("{name}.bias"))?.clone(),
-        })
-    }
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(ops::linear(x, &self.weight, Some(&self.bias))?)
-    }
-}
-
-#[derive(Debug, Clone)]
-struct LayerNorm {
-    weight: Tensor,
-    bias: Tensor,
-}
-
-impl LayerNorm {
-    fn new(name: &str, parameters: &Parameters) -> Result<Self> {
-        Ok(Self {
-            weight: parameters.get(&format!("{name}.weight"))?.clone(),
-            bias: parameters.get(&format!("{name}.bias"))?.clone(),
-        })
-    }
-
-    fn forward(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
-        Ok(ops::layer_norm_to(x, &self.weight, &self.bias, LAYER_NORM_EPS, dtype)?)
-    }
+fn linear(layer: &Affine, x: &Tensor) -> Result<Tensor> {
+    Ok(ops::linear(x, &layer.weight, Some(&layer.bias))?)
 }

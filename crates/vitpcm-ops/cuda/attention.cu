@@ -2,43 +2,38 @@
 // where P is N rounded up and the rows behind N are zero.
 #include "values.cuh"
 
-// `parts` is 3 for qkv and 1 for the output of attention and its gradient.
+// `parts` is 3 for qkv and 1 for the output of attention and its gradient. Vectors of four are counted in 32 bits: the
+// matrix of all pairs bounds an image batch long before that.
 template <typename T>
 __device__ void split_heads(const T *packed, T *split, int batch, int tokens, int padded, int parts, int heads, int d) {
-    index_t count = (index_t)parts * batch * heads * padded * (d / 4);
-    index_t step = (index_t)gridDim.x * blockDim.x;
-    for (index_t i = (index_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        int within = i % (d / 4) * 4;
-        index_t rest = i / (d / 4);
-        int token = rest % padded;
+    unsigned count = (unsigned)parts * batch * heads * padded * (d / 4), step = gridDim.x * blockDim.x;
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        unsigned within = i % (d / 4) * 4, rest = i / (d / 4);
+        unsigned token = rest % padded;
         rest /= padded;
-        int head = rest % heads;
+        unsigned head = rest % heads;
         rest /= heads;
-        int image = rest % batch;
-        int part = rest / batch;
+        unsigned image = rest % batch, part = rest / batch;
         float values[4] = {};
-        if (token < tokens)
+        if (token < (unsigned)tokens)
             load<4>(packed + ((((index_t)image * tokens + token) * parts + part) * heads + head) * d + within, values);
-        store<4>(split + i * 4, values);
+        store<4>(split + (index_t)i * 4, values);
     }
 }
 
 template <typename T>
 __device__ void join_heads(const T *split, T *packed, int batch, int tokens, int padded, int parts, int heads, int d) {
-    index_t count = (index_t)parts * batch * heads * tokens * (d / 4);
-    index_t step = (index_t)gridDim.x * blockDim.x;
-    for (index_t i = (index_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        int within = i % (d / 4) * 4;
-        index_t rest = i / (d / 4);
-        int head = rest % heads;
+    unsigned count = (unsigned)parts * batch * heads * tokens * (d / 4), step = gridDim.x * blockDim.x;
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        unsigned within = i % (d / 4) * 4, rest = i / (d / 4);
+        unsigned head = rest % heads;
         rest /= heads;
-        int part = rest % parts;
+        unsigned part = rest % parts;
         rest /= parts;
-        int token = rest % tokens;
-        int image = rest / tokens;
+        unsigned token = rest % tokens, image = rest / tokens;
         float values[4];
         load<4>(split + ((((index_t)part * batch + image) * heads + head) * padded + token) * d + within, values);
-        store<4>(packed + i * 4, values);
+        store<4>(packed + (index_t)i * 4, values);
     }
 }
 

@@ -1,6 +1,9 @@
 //! The sum of a residual stream and a branch, scaled by LayerScale where the network has one.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
+
+#[cfg(feature = "cuda")]
+use crate::cuda::{View, column_sums::product_sums, elementwise};
 
 /// `x + scale · branch`. The branch may be narrower (bf16) than x, which keeps its own type.
 ///
@@ -17,7 +20,7 @@ pub fn add_scaled(x: &Tensor, branch: &Tensor, scale: Option<&Tensor>) -> Result
         );
     }
     #[cfg(feature = "cuda")]
-    if crate::cuda::run_on_cuda(&[x, branch]) && x.dtype() == candle_core::DType::F32 {
+    if crate::cuda::run_on_cuda(&[x, branch]) && x.dtype() == DType::F32 {
         let (x, branch) = (x.contiguous()?, branch.contiguous()?);
         return match scale {
             Some(scale) => x.apply_op3(&branch, &scale.contiguous()?, on_cuda::AddScaled),
@@ -31,25 +34,44 @@ pub fn add_scaled(x: &Tensor, branch: &Tensor, scale: Option<&Tensor>) -> Result
     }
 }
 
+/// The gradient of [`add_scaled`]'s branch, in the branch's type. The gradient of x is `grad_y` itself.
+pub(crate) fn branch_gradient(scale: Option<&Tensor>, grad_y: &Tensor, dtype: DType) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if grad_y.device().is_cuda() {
+        let columns = grad_y.dims().last().copied().unwrap_or(1);
+        let scale = scale.map(View::of).transpose()?;
+        let grad = elementwise::add_scaled_backward(&View::of(grad_y)?, scale.as_ref(), columns, dtype)?;
+        return Ok(grad.into_tensor(grad_y.dims()));
+    }
+    match scale {
+        Some(scale) => grad_y.broadcast_mul(scale)?.to_dtype(dtype),
+        None => grad_y.to_dtype(dtype),
+    }
+}
+
+/// The gradient of [`add_scaled`]'s scale.
+pub(crate) fn scale_gradient(scale: &Tensor, branch: &Tensor, grad_y: &Tensor) -> Result<Tensor> {
+    let columns = scale.elem_count();
+    #[cfg(feature = "cuda")]
+    if grad_y.device().is_cuda() {
+        let sums = product_sums(&View::of(grad_y)?, &View::of(branch)?, columns)?;
+        return Ok(sums.into_tensor(scale.dims()));
+    }
+    (grad_y * branch.to_dtype(grad_y.dtype())?)?.reshape(((), columns))?.sum(0)
+}
+
 /// One kernel instead of up to three, and no copy of the branch in f32.
 #[cfg(feature = "cuda")]
 mod on_cuda {
     use candle_core::{CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
-    use crate::cuda::column_sums::product_sums;
+    use super::{branch_gradient, scale_gradient};
     use crate::cuda::{View, elementwise};
 
     pub(super) struct AddScaled;
 
     fn columns(dims: &[usize]) -> usize {
         dims.last().copied().unwrap_or(1)
-    }
-
-    fn branch_gradient(branch: &Tensor, scale: Option<&Tensor>, grad_y: &Tensor) -> Result<Option<Tensor>> {
-        let scale = scale.map(View::of).transpose()?;
-        let (columns, dtype) = (columns(branch.dims()), branch.dtype());
-        let grad = elementwise::add_scaled_backward(&View::of(grad_y)?, scale.as_ref(), columns, dtype)?;
-        Ok(Some(grad.into_tensor(branch.dims())))
     }
 
     impl CustomOp2 for AddScaled {
@@ -87,7 +109,8 @@ mod on_cuda {
             grad_y: &Tensor,
         ) -> Result<(Option<Tensor>, Option<Tensor>)> {
             let grad_y = grad_y.contiguous()?;
-            Ok((Some(grad_y.clone()), branch_gradient(branch, None, &grad_y)?))
+            let grad_branch = branch_gradient(None, &grad_y, branch.dtype())?;
+            Ok((Some(grad_y), Some(grad_branch)))
         }
     }
 
@@ -132,14 +155,10 @@ mod on_cuda {
             grad_y: &Tensor,
         ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
             let grad_y = grad_y.contiguous()?;
-            let grad_branch = branch_gradient(branch, Some(scale), &grad_y)?;
-            let grad_scale = if scale.track_op() {
-                let sums = product_sums(&View::of(&grad_y)?, &View::of(branch)?, columns(branch.dims()))?;
-                Some(sums.into_tensor(scale.dims()))
-            } else {
-                None
-            };
-            Ok((Some(grad_y), grad_branch, grad_scale))
+            let grad_branch = branch_gradient(Some(scale), &grad_y, branch.dtype())?;
+            let grad_scale =
+                scale.track_op().then(|| scale_gradient(scale, branch, &grad_y)).transpose()?;
+            Ok((Some(grad_y), Some(grad_branch), grad_scale))
         }
     }
 }

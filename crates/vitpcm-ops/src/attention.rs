@@ -32,7 +32,15 @@ pub fn attention(qkv: &Tensor, num_heads: usize) -> Result<Tensor> {
     qkv.contiguous()?.apply_op1(Attention { shape, log_sums })
 }
 
-struct Attention {
+/// Attention without a graph, and what [`Attention::bwd`] needs of it.
+pub(crate) fn attention_to_go_back(qkv: &Tensor, num_heads: usize) -> Result<(Tensor, Attention)> {
+    let (batch, tokens, packed) = qkv.dims3()?;
+    let shape = AttentionShape { batch, tokens, heads: num_heads, head_dim: packed / (3 * num_heads) };
+    let operation = Attention { shape, log_sums: LogSums::Keep(Mutex::new(Vec::new())) };
+    Ok((qkv.apply_op1_no_bwd(&operation)?, operation))
+}
+
+pub(crate) struct Attention {
     shape: AttentionShape,
     log_sums: LogSums,
 }

@@ -14,7 +14,7 @@ pub fn gelu(x: &Tensor) -> Result<Tensor> {
     if has_kernels(&[x]) { x.contiguous()?.apply_op1(Gelu) } else { composed::gelu(x) }
 }
 
-struct Gelu;
+pub(crate) struct Gelu;
 
 impl CustomOp1 for Gelu {
     fn name(&self) -> &'static str {

@@ -96,38 +96,40 @@ impl CustomOp3 for LayerNorm {
         _y: &Tensor,
         grad_y: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let grad_y = grad_y.contiguous()?;
-        #[cfg(feature = "cuda")]
-        if x.device().is_cuda() {
-            let of_parameters = weight.track_op() || bias.track_op();
-            let (grad_x, grads) = cuda::layer_norm::backward(
-                &View::of(x)?,
-                &View::of(weight)?,
-                &View::of(&grad_y)?,
-                self.eps,
-                of_parameters,
-            )?;
-            let columns = weight.elem_count();
-            let grads = grads.map(|grads| grads.into_tensor(2 * columns));
-            let part = |index: usize| {
-                grads.as_ref().map(|grads| grads.narrow(0, index * columns, columns)).transpose()
-            };
-            return Ok((Some(grad_x.into_tensor(x.dims())), part(0)?, part(1)?));
-        }
-        let mut grad_x = output(x.elem_count());
-        let mut grad_weight = output(weight.elem_count());
-        let mut grad_bias = output(bias.elem_count());
-        {
-            let (x, grad_y) = (Floats::of(x)?, Floats::of(&grad_y)?);
-            let (weight, bias) = (Floats::of(weight)?, Floats::of(bias)?);
-            let norm = kernels::LayerNorm { weight: weight.get()?, bias: bias.get()?, eps: self.eps };
-            let grads = kernels::Gradients { x: &mut grad_x, weight: &mut grad_weight, bias: &mut grad_bias };
-            kernels::backward(SimdPath::detect(), norm, x.get()?, grad_y.get()?, grads);
-        }
-        let of = |argument: &Tensor, grad: Vec<f32>| match argument.track_op() {
-            true => tensor(grad, argument.dims()).map(Some),
-            false => Ok(None),
-        };
-        Ok((of(x, grad_x)?, of(weight, grad_weight)?, of(bias, grad_bias)?))
+        let (grad_x, grad_weight, grad_bias) =
+            gradients(x, weight, bias, self.eps, &grad_y.contiguous()?)?;
+        let of = |argument: &Tensor, grad: Tensor| argument.track_op().then_some(grad);
+        Ok((of(x, grad_x), of(weight, grad_weight), of(bias, grad_bias)))
     }
+}
+
+/// The gradients of [`layer_norm`]'s x, weight and bias. All tensors are contiguous.
+pub(crate) fn gradients(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    eps: f32,
+    grad_y: &Tensor,
+) -> Result<(Tensor, Tensor, Tensor)> {
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        let (grad_x, grads) =
+            cuda::layer_norm::backward(&View::of(x)?, &View::of(weight)?, &View::of(grad_y)?, eps)?;
+        let columns = weight.elem_count();
+        let grads = grads.into_tensor(2 * columns);
+        let part = |index: usize| grads.narrow(0, index * columns, columns);
+        return Ok((grad_x.into_tensor(x.dims()), part(0)?, part(1)?));
+    }
+    let mut grad_x = output(x.elem_count());
+    let mut grad_weight = output(weight.elem_count());
+    let mut grad_bias = output(bias.elem_count());
+    {
+        let (x, grad_y) = (Floats::of(x)?, Floats::of(grad_y)?);
+        let (weight, bias) = (Floats::of(weight)?, Floats::of(bias)?);
+        let norm = kernels::LayerNorm { weight: weight.get()?, bias: bias.get()?, eps };
+        let grads = kernels::Gradients { x: &mut grad_x, weight: &mut grad_weight, bias: &mut grad_bias };
+        kernels::backward(SimdPath::detect(), norm, x.get()?, grad_y.get()?, grads);
+    }
+    let (grad_x, grad_weight) = (tensor(grad_x, x.dims())?, tensor(grad_weight, weight.dims())?);
+    Ok((grad_x, grad_weight, tensor(grad_bias, bias.dims())?))
 }

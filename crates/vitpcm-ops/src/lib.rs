@@ -25,6 +25,7 @@ mod pooling;
 mod resize;
 mod softmax;
 mod tensors;
+mod transformer_block;
 
 pub use adam::{AdamStep, adam_step, follow};
 pub use add_scaled::add_scaled;
@@ -39,3 +40,4 @@ pub use linear::{linear, linear_gelu};
 pub use pooling::{max_over_grid, top_k_over_grid};
 pub use resize::{ResizeRule, resize_grid};
 pub use softmax::softmax;
+pub use transformer_block::{Affine, BlockOptions, BlockWeights, ParameterGradients, transformer_block};

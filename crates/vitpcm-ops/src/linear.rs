@@ -119,7 +119,7 @@ impl Linear {
         Ok((y.into_storage(), dims.into()))
     }
 
-    /// The gradients of x and weight, and the gradient of the result made contiguous.
+    /// The gradients of x and weight that the graph asks for.
     fn backward(
         &self,
         x: &Tensor,
@@ -129,43 +129,55 @@ impl Linear {
         if let Tail::Gelu = self.tail {
             bail!("linear with a fused GELU is for inference only");
         }
-        let (out_features, in_features) = weight.dims2()?;
-        let rows = grad_y.elem_count() / out_features.max(1);
-        let shape = LinearShape { rows, in_features, out_features };
-        #[cfg(feature = "cuda")]
-        if x.device().is_cuda() {
-            let grad_y = View::of(grad_y)?;
-            let grad_x = if x.track_op() {
-                Some(cuda::linear::backward_x(shape, &View::of(weight)?, &grad_y)?.into_tensor(x.dims()))
-            } else {
-                None
-            };
-            let grad_weight = if weight.track_op() {
-                let grad = cuda::linear::backward_weight(shape, &View::of(x)?, &grad_y)?;
-                Some(grad.into_tensor(weight.dims()).to_dtype(weight.dtype())?)
-            } else {
-                None
-            };
-            return Ok((grad_x, grad_weight));
-        }
-        let path = SimdPath::detect();
-        let grad_y = Floats::of(grad_y)?;
-        let grad_x = if x.track_op() {
-            let mut grad_x = output(x.elem_count());
-            kernels::backward_x(path, shape, Floats::of(weight)?.get()?, grad_y.get()?, &mut grad_x);
-            Some(tensor(grad_x, x.dims())?)
-        } else {
-            None
-        };
-        let grad_weight = if weight.track_op() {
-            let mut grad_weight = output(weight.elem_count());
-            kernels::backward_weight(path, shape, Floats::of(x)?.get()?, grad_y.get()?, &mut grad_weight);
-            Some(tensor(grad_weight, weight.dims())?)
-        } else {
-            None
-        };
+        let grad_x = x.track_op().then(|| x_gradient(x, weight, grad_y)).transpose()?;
+        let grad_weight = weight.track_op().then(|| weight_gradient(x, weight, grad_y)).transpose()?;
         Ok((grad_x, grad_weight))
     }
+}
+
+fn shape_of(weight: &Tensor, grad_y: &Tensor) -> Result<LinearShape> {
+    let (out_features, in_features) = weight.dims2()?;
+    Ok(LinearShape { rows: grad_y.elem_count() / out_features.max(1), in_features, out_features })
+}
+
+/// The gradient of [`linear`]'s x. Contiguous tensors here and below.
+pub(crate) fn x_gradient(x: &Tensor, weight: &Tensor, grad_y: &Tensor) -> Result<Tensor> {
+    let shape = shape_of(weight, grad_y)?;
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        let grad_x = cuda::linear::backward_x(shape, &View::of(weight)?, &View::of(grad_y)?)?;
+        return Ok(grad_x.into_tensor(x.dims()));
+    }
+    let mut grad_x = output(x.elem_count());
+    let (weight, grad_y) = (Floats::of(weight)?, Floats::of(grad_y)?);
+    kernels::backward_x(SimdPath::detect(), shape, weight.get()?, grad_y.get()?, &mut grad_x);
+    tensor(grad_x, x.dims())
+}
+
+/// The gradient of [`linear`]'s weight.
+pub(crate) fn weight_gradient(x: &Tensor, weight: &Tensor, grad_y: &Tensor) -> Result<Tensor> {
+    let shape = shape_of(weight, grad_y)?;
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        let grad_weight = cuda::linear::backward_weight(shape, &View::of(x)?, &View::of(grad_y)?)?;
+        return grad_weight.into_tensor(weight.dims()).to_dtype(weight.dtype());
+    }
+    let mut grad_weight = output(weight.elem_count());
+    let (x, grad_y) = (Floats::of(x)?, Floats::of(grad_y)?);
+    kernels::backward_weight(SimdPath::detect(), shape, x.get()?, grad_y.get()?, &mut grad_weight);
+    tensor(grad_weight, weight.dims())
+}
+
+/// The gradient of [`linear`]'s bias.
+pub(crate) fn bias_gradient(bias: &Tensor, grad_y: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if bias.device().is_cuda() {
+        let grad_bias = cuda::linear::backward_bias(bias.elem_count(), &View::of(grad_y)?)?;
+        return Ok(grad_bias.into_tensor(bias.dims()));
+    }
+    let mut grad_bias = output(bias.elem_count());
+    kernels::backward_bias(Floats::of(grad_y)?.get()?, &mut grad_bias);
+    tensor(grad_bias, bias.dims())
 }
 
 impl CustomOp2 for Linear {
@@ -246,23 +258,7 @@ impl CustomOp3 for Linear {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let grad_y = grad_y.contiguous()?;
         let (grad_x, grad_weight) = self.backward(x, weight, &grad_y)?;
-        #[cfg(feature = "cuda")]
-        if x.device().is_cuda() {
-            let grad_bias = if bias.track_op() {
-                let grad = cuda::linear::backward_bias(bias.elem_count(), &View::of(&grad_y)?)?;
-                Some(grad.into_tensor(bias.dims()))
-            } else {
-                None
-            };
-            return Ok((grad_x, grad_weight, grad_bias));
-        }
-        let grad_bias = if bias.track_op() {
-            let mut grad_bias = output(bias.elem_count());
-            kernels::backward_bias(Floats::of(&grad_y)?.get()?, &mut grad_bias);
-            Some(tensor(grad_bias, bias.dims())?)
-        } else {
-            None
-        };
+        let grad_bias = bias.track_op().then(|| bias_gradient(bias, &grad_y)).transpose()?;
         Ok((grad_x, grad_weight, grad_bias))
     }
 }

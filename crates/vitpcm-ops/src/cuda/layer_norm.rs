@@ -31,14 +31,13 @@ pub(crate) fn forward(
     Ok(y)
 }
 
-/// The gradient of x, and those of weight and bias, one behind the other, where they are asked for.
+/// The gradient of x, and those of weight and bias, one behind the other.
 pub(crate) fn backward(
     x: &View<'_>,
     weight: &View<'_>,
     grad_y: &View<'_>,
     eps: f32,
-    for_parameters: bool,
-) -> Result<(Array, Option<Array>)> {
+) -> Result<(Array, Array)> {
     let (rows, columns) = (x.len / weight.len.max(1), weight.len);
     let grad_x = Array::new(&x.device, DType::F32, x.len)?;
     let statistics = Array::new(&x.device, DType::F32, 2 * rows)?;
@@ -55,7 +54,6 @@ pub(crate) fn backward(
     let name = kernel_for("layer_norm_backward", grad_y.dtype);
     // SAFETY: as in `forward`; the statistics are two numbers a row.
     unsafe { launch(&x.device, LAYER_NORM, &name, Threads::warp_a_row(rows), &arguments) }?;
-    let parameters =
-        if for_parameters { Some(norm_sums(x, &statistics.view(), grad_y, columns)?) } else { None };
+    let parameters = norm_sums(x, &statistics.view(), grad_y, columns)?;
     Ok((grad_x, parameters))
 }
