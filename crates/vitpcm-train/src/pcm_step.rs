@@ -103,6 +103,15 @@ impl PcmStep {
         batches: &[TaggedBatch],
         dropout: &mut Dropout,
     ) -> Result<(StepLosses, Vec<Tensor>)> {
+        // On one of rayon's threads, so that hundreds of operations need not hand over to one each.
+        rayon::scope(|_| self.accumulated(batches, dropout))
+    }
+
+    fn accumulated(
+        &self,
+        batches: &[TaggedBatch],
+        dropout: &mut Dropout,
+    ) -> Result<(StepLosses, Vec<Tensor>)> {
         let num_images: usize = batches.iter().map(TaggedBatch::len).sum();
         let mut sums: Option<Vec<Tensor>> = None;
         let mut losses = StepLosses::default();
@@ -156,13 +165,20 @@ impl PcmStep {
                 // Without dropout the target pass would compute the training pass again.
                 return Ok(output.scores_on_grid.detach());
             }
-            let tokens = Tokens { values: tokens.values.detach(), ..tokens.clone() };
+            // Only first views teach merged ones.
+            let num_targets = match self.losses.et_target {
+                EtTarget::Main => batch.len(),
+                EtTarget::None | EtTarget::Merged | EtTarget::Symmetric => tokens.values.dim(0)?,
+            };
+            let values = tokens.values.detach().narrow(0, 0, num_targets)?;
+            let tokens = Tokens { values, ..tokens };
             let output = self.constant_network.continue_from(&tokens, &mut Mode::Inference)?;
             Ok(output.scores_on_grid)
         })
     }
 
-    /// `target_maps` gives the maps of first and merged views without dropout and without gradient.
+    /// `target_maps` gives the maps of first views, and of merged ones where these teach, without dropout and without
+    /// gradient.
     fn losses_of(
         &self,
         batch: &TaggedBatch,
