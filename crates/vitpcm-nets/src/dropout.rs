@@ -1,9 +1,9 @@
 //! Whether a forward pass is for inference or for training, and the dropout of the latter: our own masks from
 //! a seed and a counter, so that a resumed run continues bit for bit and candle's generator has no part in it.
 
-use candle_core::{Device, Tensor};
-use rayon::prelude::*;
+use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
+use vitpcm_ops::DropoutMask;
 
 use crate::error::Result;
 use crate::random::Stream;
@@ -62,24 +62,12 @@ impl Dropout {
         Self { rates, seed, counter: 0 }
     }
 
-    /// A mask of zeros and `1 / (1 - rate)`, which keeps the expectation of what it multiplies.
-    fn mask(&mut self, rate: f32, shape: &[usize], device: &Device) -> candle_core::Result<Tensor> {
-        let stream = Stream::named(self.seed, "dropout");
-        let start = self.counter;
-        let kept = 1.0 / (1.0 - rate);
-        let num_elements: usize = shape.iter().product();
-        let mut mask = vec![0f32; num_elements];
-        const CHUNK: usize = 1 << 14;
-        mask.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk_index, chunk)| {
-            let position = start.wrapping_add((chunk_index * CHUNK) as u64);
-            for (offset, value) in chunk.iter_mut().enumerate() {
-                if stream.uniform(position.wrapping_add(offset as u64)) >= rate {
-                    *value = kept;
-                }
-            }
-        });
-        self.counter = start.wrapping_add(num_elements as u64);
-        Tensor::from_vec(mask, shape, device)
+    /// The mask of the next `num_elements` values.
+    fn mask(&mut self, rate: f32, num_elements: usize) -> DropoutMask {
+        let mask =
+            DropoutMask { key: Stream::named(self.seed, "dropout").key(), position: self.counter, rate };
+        self.counter = self.counter.wrapping_add(num_elements as u64);
+        mask
     }
 }
 
@@ -97,13 +85,14 @@ impl Mode<'_> {
         if rate <= 0.0 {
             return Ok(x);
         }
-        let mask = dropout.mask(rate, x.dims(), x.device())?.to_dtype(x.dtype())?;
-        Ok((x * mask)?)
+        Ok(vitpcm_ops::dropout(&x, dropout.mask(rate, x.elem_count()))?)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Device;
+
     use super::*;
 
     const RATES: DropoutRates = DropoutRates { backbone: 0.25, conditioning: 0.0, classifier: 0.5 };

@@ -1,8 +1,7 @@
 //! Our own random numbers: a hash of a key and a counter, so that number `i` of a stream is had without the
 //! numbers before it, on any number of threads, and a resumed run continues bit for bit.
 
-/// The increment of SplitMix64 (Steele, Lea, Flood 2014); any position of its sequence can be computed directly.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+use vitpcm_ops::{random_bits, uniform};
 
 /// A stream of random numbers, addressed by position.
 #[derive(Debug, Clone, Copy)]
@@ -17,13 +16,17 @@ impl Stream {
         let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
         });
-        Self { key: mix(seed.wrapping_add(GOLDEN)) ^ hash }
+        Self { key: random_bits(seed, 0) ^ hash }
+    }
+
+    /// The number from which its random bits are made.
+    pub(crate) fn key(&self) -> u64 {
+        self.key
     }
 
     /// Uniform in [0, 1), a multiple of 2⁻²⁴.
     pub(crate) fn uniform(&self, position: u64) -> f32 {
-        const STEP: f32 = 1.0 / (1 << 24) as f32;
-        (self.bits(position) >> 40) as f32 * STEP
+        uniform(self.bits(position))
     }
 
     /// Normal with mean 0 and variance 1 (Box–Muller).
@@ -37,28 +40,13 @@ impl Stream {
     }
 
     fn bits(&self, position: u64) -> u64 {
-        mix(self.key.wrapping_add(position.wrapping_add(1).wrapping_mul(GOLDEN)))
+        random_bits(self.key, position)
     }
-}
-
-/// The finaliser of SplitMix64.
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_bits_are_those_of_splitmix64() {
-        // First outputs of SplitMix64 from state 1234567, as published with its reference implementation.
-        let stream = Stream { key: 1_234_567 };
-        assert_eq!(stream.bits(0), 6_457_827_717_110_365_317);
-        assert_eq!(stream.bits(1), 3_203_168_211_198_807_973);
-    }
 
     #[test]
     fn normal_numbers_have_mean_zero_and_variance_one() {

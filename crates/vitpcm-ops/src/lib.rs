@@ -8,9 +8,11 @@
 //! they spare two changes of thread each: a tenth of the time of a ViT-S layer at 384 px. Results do not depend on the
 //! number of threads. Tensors on other devices, or not of f32, are handled by compositions of candle's own operations.
 
+mod adam;
 mod attention;
 mod composed;
 mod cpu;
+mod dropout;
 mod gelu;
 mod hv_bilstm;
 mod layer_norm;
@@ -20,7 +22,9 @@ mod resize;
 mod softmax;
 mod tensors;
 
+pub use adam::{AdamStep, adam_step};
 pub use attention::attention;
+pub use dropout::{DropoutMask, dropout, random_bits, uniform};
 pub use gelu::gelu;
 pub use hv_bilstm::{HvBiLstmWeights, LstmWeights, hv_bilstm};
 pub use layer_norm::layer_norm;

@@ -1,6 +1,7 @@
 //! Adam without weight decay, with its state in the open so that it can be saved and resumed bit for bit.
 
 use candle_core::{Tensor, Var};
+use vitpcm_ops::{AdamStep, adam_step};
 
 use crate::config::{AdamForm, ScheduleConfig};
 use crate::error::Result;
@@ -57,8 +58,8 @@ impl Adam {
     /// A new optimiser: no steps taken, all means zero.
     pub fn new(config: AdamConfig, variables: Vec<(String, Var)>) -> Result<Self> {
         let moments = variables.into_iter().map(|(name, variable)| {
-            let zeros = variable.as_tensor().zeros_like()?;
-            Ok(Moments { name, variable, mean: zeros.clone(), mean_square: zeros })
+            let zeros = || variable.as_tensor().zeros_like();
+            Ok(Moments { mean: zeros()?, mean_square: zeros()?, name, variable })
         });
         Ok(Self { config, num_steps: 0, moments: moments.collect::<Result<_>>()? })
     }
@@ -76,15 +77,15 @@ impl Adam {
             AdamForm::Torch => eps,
             AdamForm::Keras => eps / correction2.sqrt(),
         };
-        for (moments, gradient) in self.moments.iter_mut().zip(gradients) {
-            let mean = ((&moments.mean * beta1)? + (gradient * (1.0 - beta1))?)?;
-            let mean_square = ((&moments.mean_square * beta2)? + (gradient.sqr()? * (1.0 - beta2))?)?;
-            let divisor = ((mean_square.sqrt()? / correction2.sqrt())? + eps)?;
-            let change = ((&mean / divisor)? * (rate / correction1))?;
-            moments.variable.set(&(moments.variable.as_tensor().detach() - change)?)?;
-            // Without `detach` a mean would hold on to the graph of the step.
-            moments.mean = mean.detach();
-            moments.mean_square = mean_square.detach();
+        let step = AdamStep {
+            beta1: beta1 as f32,
+            beta2: beta2 as f32,
+            rate: (rate / correction1) as f32,
+            root_correction2: correction2.sqrt() as f32,
+            eps: eps as f32,
+        };
+        for (moments, gradient) in self.moments.iter().zip(gradients) {
+            adam_step(moments.variable.as_tensor(), &moments.mean, &moments.mean_square, gradient, step)?;
         }
         Ok(())
     }
