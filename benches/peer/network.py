@@ -1,0 +1,144 @@
+"""PyTorch's side for whole networks: the network of reference/nets/make.py with PyTorch's fused attention, one forward pass,
+and one training step as a PyTorch user would write it.
+
+    python network.py THREADS forward MODEL BACKBONE SIDE
+    python network.py THREADS step MODEL BACKBONE
+
+Speaks as crates/vitpcm-train/examples/time_network.rs does: first a number that the other side must find as well, then for every
+line on standard input the seconds that one run took.
+"""
+
+import importlib.util
+import pathlib
+import sys
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+VARIANTS = {
+    "vit-ti16": dict(width=192, heads=3),
+    "vit-s16": dict(width=384, heads=6),
+    "vit-b16": dict(width=768, heads=12),
+}
+CLASSES, SIDE, GRID, IMAGES, TRAINED_BLOCKS = 21, 384, 24, 4, 5
+DROPOUT_BACKBONE, DROPOUT_HEAD = 0.1, 0.2
+
+
+def load(model, backbone):
+    """The network, with the weights of a vitpcm model file, ready for inference."""
+    spec = importlib.util.spec_from_file_location("twin", ROOT / "reference/nets/make.py")
+    twin = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(twin)
+    twin.Block.forward = fused_block
+    tensors = twin.read_safetensors(model)
+    position_grid = round((tensors["pos_embed"].shape[1] - 1) ** 0.5)
+    network = twin.Pcm(classes=CLASSES, units=192, patch=16, depth=12, registers=0, layer_scale=False,
+                       position_grid=position_grid, **VARIANTS[backbone])
+    network.load_state_dict(tensors)
+    network.resize_positions = twin.resize_positions
+    return network.eval()
+
+
+def fused_block(self, x):
+    batch, tokens, width = x.shape
+    q, k, v = self.attn.qkv(self.norm1(x)).reshape(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+    attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, tokens, width)
+    x = x + F.dropout(self.attn.proj(attended), DROPOUT_BACKBONE, self.training)
+    hidden = F.dropout(F.gelu(self.mlp.fc1(self.norm2(x))), DROPOUT_BACKBONE, self.training)
+    return x + F.dropout(self.mlp.fc2(hidden), DROPOUT_BACKBONE, self.training)
+
+
+def forward(network, side):
+    pixels = pattern(1, 3, side, side)
+
+    @torch.inference_mode()
+    def run():
+        return network(pixels)[0]
+
+    return float(run().square().sum()), run
+
+
+def step(network):
+    """Three passes: the frozen blocks run once, training pass and target pass continue from them."""
+    num_frozen = len(network.blocks) - TRAINED_BLOCKS
+    network.requires_grad_(False)
+    for part in [*network.blocks[num_frozen:], network.norm, network.hv_bilstm, network.patch_classifier]:
+        part.requires_grad_(True)
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    adam = torch.optim.Adam(trained, lr=1e-4, eps=1e-7, fused=True)
+    pixels = torch.cat([pattern(IMAGES, 3, SIDE, SIDE), pattern(IMAGES // 4, 3, SIDE, SIDE)])
+    tags = torch.zeros(IMAGES, CLASSES)
+    tags[:, 0] = 1
+    tags[range(IMAGES), range(1, IMAGES + 1)] = 1
+
+    @torch.no_grad()
+    def frozen():
+        patches = network.patch_embed.proj(pixels).flatten(2).transpose(1, 2)
+        x = torch.cat([network.cls_token.expand(len(pixels), -1, -1), patches], dim=1)
+        x = x + network.resize_positions(network.pos_embed, GRID, GRID)
+        for block in network.blocks[:num_frozen]:
+            x = block(x)
+        return x
+
+    def scores_from(x):
+        for block in network.blocks[num_frozen:]:
+            x = block(x)
+        grid = network.norm(x[:, 1:]).reshape(len(x), GRID, GRID, -1)
+        grid = F.dropout(grid, DROPOUT_HEAD, network.training)
+        features = F.dropout(network.hv_bilstm(grid), DROPOUT_HEAD, network.training)
+        return torch.softmax(network.patch_classifier(features), dim=-1)
+
+    def loss():
+        was_training = network.training
+        network.eval()
+        x = frozen()
+        with torch.no_grad():  # the target: first views, without dropout, cropped as the second views were
+            maps = scores_from(x[:IMAGES])
+            on_second_grid = F.avg_pool2d(maps.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
+            peaks = on_second_grid.amax(dim=(1, 2))
+            target = on_second_grid * (tags / peaks)[:, None, None]
+            target = target / target.sum(-1, keepdim=True)
+        network.train(was_training)
+        scores = scores_from(x)
+        y = scores[:IMAGES].flatten(1, 2).amax(dim=1).clamp(1e-7, 1 - 1e-7)
+        mce = F.binary_cross_entropy(y, tags)
+        half = GRID // 2
+        second = scores[IMAGES:].reshape(-1, 2, half, 2, half, CLASSES).transpose(2, 3).reshape(-1, half, half, CLASSES)
+        equivariance = -(target * second.clamp(1e-7, 1).log()).sum(-1).mean()
+        return mce + equivariance + 0.01 * network.patch_classifier.weight.square().sum()
+
+    def run():
+        adam.zero_grad()
+        loss().backward()
+        adam.step()
+
+    with torch.no_grad():
+        check = float(loss())
+    network.train()
+    return check, run
+
+
+def pattern(*shape):
+    """Numbers between -1 and 1 that both sides can make: a hash of the position."""
+    index = np.arange(np.prod(shape), dtype=np.uint32)
+    values = (index * np.uint32(2654435761) >> np.uint32(8)).astype(np.float32) / np.float32(8388608) - np.float32(1)
+    return torch.from_numpy(values.reshape(shape))
+
+
+def main():
+    threads, kind, model, backbone, *side = sys.argv[1:]
+    torch.set_num_threads(int(threads))
+    network = load(model, backbone)
+    check, run = forward(network, int(side[0])) if kind == "forward" else step(network)
+    print(check, flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        run()
+        print(time.perf_counter() - start, flush=True)
+
+
+if __name__ == "__main__":
+    main()
