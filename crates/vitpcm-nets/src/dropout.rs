@@ -113,7 +113,13 @@ mod tests {
 
     fn draw(dropout: &mut Dropout, site: DropoutSite) -> Vec<f32> {
         let ones = Tensor::ones((40, 1000), candle_core::DType::F32, &Device::Cpu).unwrap();
-        Mode::Training(dropout, &ParameterGradients::default()).dropout(ones, site).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+        Mode::Training(dropout, &ParameterGradients::default())
+            .dropout(ones, site)
+            .unwrap()
+            .flatten_all()
+            .unwrap()
+            .to_vec1()
+            .unwrap()
     }
 
     #[test]

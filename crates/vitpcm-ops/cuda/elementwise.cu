@@ -91,19 +91,32 @@ template <typename T, typename F> __device__ void bias_rows(T *y, const float *b
     }
 }
 
-// One block a row: y = x + scale · branch; a scale that is null is one.
-template <typename T>
+// One block a row: y = x + scale · branch; a scale that is null is one. `columns` is a multiple of N.
+template <int N, typename T>
 __device__ void add_scaled_rows(const float *x, const T *branch, const float *scale, float *y, int columns) {
     index_t start = (index_t)blockIdx.x * columns;
-    for (int i = threadIdx.x; i < columns; i += blockDim.x)
-        y[start + i] = x[start + i] + to_float(branch[start + i]) * (scale ? scale[i] : 1.0f);
+    for (int i = threadIdx.x * N; i < columns; i += blockDim.x * N) {
+        float sums[N], added[N], factors[N];
+        load<N>(x + start + i, sums);
+        load<N>(branch + start + i, added);
+        if (scale) load<N>(scale + i, factors);
+#pragma unroll
+        for (int k = 0; k < N; k++) sums[k] += added[k] * (scale ? factors[k] : 1.0f);
+        store<N>(y + start + i, sums);
+    }
 }
 
-template <typename T>
+template <int N, typename T>
 __device__ void add_scaled_rows_backward(const float *grad_y, const float *scale, T *grad_branch, int columns) {
     index_t start = (index_t)blockIdx.x * columns;
-    for (int i = threadIdx.x; i < columns; i += blockDim.x)
-        grad_branch[start + i] = from_float<T>(grad_y[start + i] * (scale ? scale[i] : 1.0f));
+    for (int i = threadIdx.x * N; i < columns; i += blockDim.x * N) {
+        float grads[N], factors[N];
+        load<N>(grad_y + start + i, grads);
+        if (scale) load<N>(scale + i, factors);
+#pragma unroll
+        for (int k = 0; k < N; k++) grads[k] *= scale ? factors[k] : 1.0f;
+        store<N>(grad_branch + start + i, grads);
+    }
 }
 
 #define FOR_TYPE(T, name)                                                                                          \
@@ -124,11 +137,17 @@ __device__ void add_scaled_rows_backward(const float *grad_y, const float *scale
     }                                                                                                              \
     extern "C" __global__ void add_scaled_##name(const float *x, const T *branch, const float *scale, float *y,    \
                                                  int columns) {                                                    \
-        add_scaled_rows(x, branch, scale, y, columns);                                                             \
+        if (columns % 4 == 0)                                                                                      \
+            add_scaled_rows<4>(x, branch, scale, y, columns);                                                      \
+        else                                                                                                       \
+            add_scaled_rows<1>(x, branch, scale, y, columns);                                                      \
     }                                                                                                              \
     extern "C" __global__ void add_scaled_backward_##name(const float *grad_y, const float *scale, T *grad_branch, \
                                                           int columns) {                                           \
-        add_scaled_rows_backward(grad_y, scale, grad_branch, columns);                                             \
+        if (columns % 4 == 0)                                                                                      \
+            add_scaled_rows_backward<4>(grad_y, scale, grad_branch, columns);                                      \
+        else                                                                                                       \
+            add_scaled_rows_backward<1>(grad_y, scale, grad_branch, columns);                                      \
     }
 FOR_TYPE(float, f32)
 FOR_TYPE(bf16, bf16)

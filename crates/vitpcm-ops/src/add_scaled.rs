@@ -156,8 +156,7 @@ mod on_cuda {
         ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
             let grad_y = grad_y.contiguous()?;
             let grad_branch = branch_gradient(Some(scale), &grad_y, branch.dtype())?;
-            let grad_scale =
-                scale.track_op().then(|| scale_gradient(scale, branch, &grad_y)).transpose()?;
+            let grad_scale = scale.track_op().then(|| scale_gradient(scale, branch, &grad_y)).transpose()?;
             Ok((Some(grad_y), Some(grad_branch), grad_scale))
         }
     }

@@ -32,7 +32,8 @@ pub fn layer_norm_to(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64, dtype
     #[cfg(feature = "cuda")]
     let run_on_cuda = cuda::run_on_cuda(&[x, weight, bias])
         && [x, weight, bias].iter().all(|tensor| tensor.dtype() == DType::F32)
-        && matches!(dtype, DType::F32 | DType::BF16);
+        && matches!(dtype, DType::F32 | DType::BF16)
+        && columns <= cuda::layer_norm::MAX_COLUMNS;
     #[cfg(not(feature = "cuda"))]
     let run_on_cuda = false;
     if run_on_cpu || run_on_cuda {
@@ -96,8 +97,7 @@ impl CustomOp3 for LayerNorm {
         _y: &Tensor,
         grad_y: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (grad_x, grad_weight, grad_bias) =
-            gradients(x, weight, bias, self.eps, &grad_y.contiguous()?)?;
+        let (grad_x, grad_weight, grad_bias) = gradients(x, weight, bias, self.eps, &grad_y.contiguous()?)?;
         let of = |argument: &Tensor, grad: Tensor| argument.track_op().then_some(grad);
         Ok((of(x, grad_x), of(weight, grad_weight), of(bias, grad_bias)))
     }

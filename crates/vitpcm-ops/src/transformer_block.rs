@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor, TensorId, Var, bail};
+use candle_core::{
+    CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor, TensorId, Var, bail,
+};
 
 use crate::add_scaled::{add_scaled, branch_gradient, scale_gradient};
 use crate::attention::{Attention, attention, attention_to_go_back};
@@ -282,7 +284,8 @@ impl Block {
         let scale = (parameters.scale1.as_ref(), weights.scale1.as_ref());
         let grad =
             self.branch_backward(scale, self.attention_branch.as_ref(), &grad_middle, after_attention)?;
-        let grad = self.linear_backward(&parameters.projection, &weights.projection, &self.attended, &grad)?;
+        let grad =
+            self.linear_backward(&parameters.projection, &weights.projection, &self.attended, &grad)?;
         let Some(grad) = self.attention.bwd(&self.qkv, &self.attended, &grad)? else {
             bail!("attention has a gradient")
         };
@@ -356,7 +359,8 @@ mod tests {
             variables.push(noise(dims, seed));
             variables[variables.len() - 1].as_tensor().clone()
         };
-        let mut affine = |out: usize, weight: &[usize]| Affine { weight: variable(weight), bias: variable(&[out]) };
+        let mut affine =
+            |out: usize, weight: &[usize]| Affine { weight: variable(weight), bias: variable(&[out]) };
         let weights = BlockWeights {
             norm1: affine(width, &[width]),
             qkv: affine(3 * width, &[3 * width, width]),

@@ -4,7 +4,9 @@
 
 use candle_core::{Tensor, Var};
 use vitpcm_nets::patch_classifier::CLASSIFIER_WEIGHT;
-use vitpcm_nets::{Dropout, Mode, Parameters, PcmConfig, PcmNetwork, PcmOutput, Precision, Tokens};
+use vitpcm_nets::{
+    Dropout, Mode, ParameterGradients, Parameters, PcmConfig, PcmNetwork, PcmOutput, Precision, Tokens,
+};
 
 use crate::batch::TaggedBatch;
 use crate::config::{EtTarget, LossConfig};
@@ -104,14 +106,27 @@ impl PcmStep {
         batches: &[TaggedBatch],
         dropout: &mut Dropout,
     ) -> Result<(StepLosses, Vec<Tensor>)> {
+        // On one of rayon's threads, so that hundreds of operations need not hand over to one each.
+        rayon::scope(|_| self.accumulated(batches, dropout))
+    }
+
+    fn accumulated(
+        &self,
+        batches: &[TaggedBatch],
+        dropout: &mut Dropout,
+    ) -> Result<(StepLosses, Vec<Tensor>)> {
         let num_images: usize = batches.iter().map(TaggedBatch::len).sum();
         let mut sums: Option<Vec<Tensor>> = None;
         let mut losses = StepLosses::default();
         for batch in batches {
             let share = batch.len() as f64 / num_images as f64;
-            let tensors = self.loss_tensors(batch, dropout)?;
+            let of_blocks = ParameterGradients::default();
+            let tensors = self.loss_tensors(batch, dropout, &of_blocks)?;
             let store = (&tensors.total * share)?.backward()?;
-            let gradient = |(_, variable): &(String, Var)| match store.get(variable.as_tensor()) {
+            let of_blocks = of_blocks.take();
+            let handed_over =
+                |variable: &Tensor| of_blocks.get(&variable.id()).or_else(|| store.get(variable));
+            let gradient = |(_, variable): &(String, Var)| match handed_over(variable.as_tensor()) {
                 Some(gradient) => Ok(gradient.detach()),
                 // A parameter that has no part in the losses stays where it is.
                 None => Ok(variable.as_tensor().zeros_like()?),
@@ -140,7 +155,13 @@ impl PcmStep {
         self.losses_of(batch, &output, || Ok(output.scores_on_grid.clone()))?.values()
     }
 
-    fn loss_tensors(&self, batch: &TaggedBatch, dropout: &mut Dropout) -> Result<LossTensors> {
+    /// `of_blocks` gets the gradients of the transformer's blocks when the losses go backward.
+    fn loss_tensors(
+        &self,
+        batch: &TaggedBatch,
+        dropout: &mut Dropout,
+        of_blocks: &ParameterGradients,
+    ) -> Result<LossTensors> {
         // Both views go through the network as one batch: [B + ⌈B/4⌉, 3, S, S].
         let pixels = match self.losses.et_target {
             EtTarget::None => batch.first_views.clone(),
@@ -151,19 +172,26 @@ impl PcmStep {
             None => self.network.vit().embed(&pixels)?,
         };
         let rates = dropout.rates;
-        let output = self.network.continue_from(&tokens, &mut Mode::Training(dropout))?;
+        let output = self.network.continue_from(&tokens, &mut Mode::Training(dropout, of_blocks))?;
         self.losses_of(batch, &output, || {
             if rates.backbone <= 0.0 && rates.conditioning <= 0.0 && rates.classifier <= 0.0 {
                 // Without dropout the target pass would compute the training pass again.
                 return Ok(output.scores_on_grid.detach());
             }
-            let tokens = Tokens { values: tokens.values.detach(), ..tokens.clone() };
+            // Only first views teach merged ones.
+            let num_targets = match self.losses.et_target {
+                EtTarget::Main => batch.len(),
+                EtTarget::None | EtTarget::Merged | EtTarget::Symmetric => tokens.values.dim(0)?,
+            };
+            let values = tokens.values.detach().narrow(0, 0, num_targets)?;
+            let tokens = Tokens { values, ..tokens };
             let output = self.constant_network.continue_from(&tokens, &mut Mode::Inference)?;
             Ok(output.scores_on_grid)
         })
     }
 
-    /// `target_maps` gives the maps of first and merged views without dropout and without gradient.
+    /// `target_maps` gives the maps of first views, and of merged ones where these teach, without dropout and without
+    /// gradient.
     fn losses_of(
         &self,
         batch: &TaggedBatch,

@@ -98,7 +98,7 @@ pub(crate) fn add_scaled(
         Argument::Int(columns as i32),
     ];
     let name = kernel_for("add_scaled", branch.dtype);
-    let threads = Threads::block_a_row(x.len / columns.max(1), columns.min(256));
+    let threads = Threads::block_a_row(x.len / columns.max(1), columns.div_ceil(4).min(256));
     // SAFETY: x, branch and y are rows as long as the scale; the custom operation checks it.
     unsafe { launch(&x.device, ELEMENTWISE, &name, threads, &arguments) }?;
     Ok(y)
@@ -119,7 +119,7 @@ pub(crate) fn add_scaled_backward(
         Argument::Int(columns as i32),
     ];
     let name = kernel_for("add_scaled_backward", dtype);
-    let threads = Threads::block_a_row(grad_y.len / columns.max(1), columns.min(256));
+    let threads = Threads::block_a_row(grad_y.len / columns.max(1), columns.div_ceil(4).min(256));
     // SAFETY: as for `add_scaled`.
     unsafe { launch(&grad_y.device, ELEMENTWISE, &name, threads, &arguments) }?;
     Ok(grad_branch)

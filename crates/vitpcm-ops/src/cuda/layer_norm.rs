@@ -6,6 +6,19 @@ use super::column_sums::norm_sums;
 use super::launch::{Argument, LAYER_NORM, Threads, kernel_for, launch};
 use super::{Array, View};
 
+/// Rows wider than this have no kernel.
+pub(crate) const MAX_COLUMNS: usize = 4096;
+
+/// The kernel that has registers for a row.
+fn kernel(name: &str, columns: usize, dtype: DType) -> String {
+    let width = match columns {
+        0..=384 if columns.is_multiple_of(4) => "384",
+        0..=1024 if columns.is_multiple_of(4) => "1024",
+        _ => "any",
+    };
+    kernel_for(&format!("{name}_{width}"), dtype)
+}
+
 pub(crate) fn forward(
     x: &View<'_>,
     weight: &View<'_>,
@@ -26,7 +39,7 @@ pub(crate) fn forward(
     ];
     // SAFETY: x and y are rows as long as weight and bias; the custom operation checks it.
     unsafe {
-        launch(&x.device, LAYER_NORM, &kernel_for("layer_norm", dtype), Threads::warp_a_row(rows), &arguments)
+        launch(&x.device, LAYER_NORM, &kernel("layer_norm", columns, dtype), Threads::warp_a_row(rows), &arguments)
     }?;
     Ok(y)
 }
@@ -51,7 +64,7 @@ pub(crate) fn backward(
         Argument::Int(columns as i32),
         Argument::Float(eps),
     ];
-    let name = kernel_for("layer_norm_backward", grad_y.dtype);
+    let name = kernel("layer_norm_backward", columns, grad_y.dtype);
     // SAFETY: as in `forward`; the statistics are two numbers a row.
     unsafe { launch(&x.device, LAYER_NORM, &name, Threads::warp_a_row(rows), &arguments) }?;
     let parameters = norm_sums(x, &statistics.view(), grad_y, columns)?;
