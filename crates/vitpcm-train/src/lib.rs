@@ -36,6 +36,7 @@
 //! ```
 
 mod batch;
+mod batch_stream;
 mod checkpoint;
 mod config;
 mod ema;

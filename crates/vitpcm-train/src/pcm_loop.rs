@@ -4,7 +4,6 @@
 //! `metrics.csv`, TensorBoard's event files. Every file is replaced whole or only appended to.
 
 use std::collections::{BTreeMap, HashSet};
-use std::iter::Peekable;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,7 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use candle_core::Device;
-use vitpcm_data::{Dataset, EpochStream, ImageLimits, Loaded, Loader, LoaderOptions, TaggedImage};
+use vitpcm_data::{Dataset, ImageLimits, Loader, LoaderOptions, TaggedImage};
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{Classes, atomic_file};
 use vitpcm_nets::{
@@ -20,7 +19,8 @@ use vitpcm_nets::{
     Precision, Storage, Variant, VitConfig,
 };
 
-use crate::batch::{TaggedBatch, TaggedViews};
+use crate::batch::TaggedBatch;
+use crate::batch_stream::{BatchMaker, StepImages, steps_of_epoch};
 use crate::checkpoint::{self, Progress, Saved};
 use crate::config::TrainConfig;
 use crate::ema::Ema;
@@ -185,6 +185,13 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
 
     // The data.
     let loader = Loader::new(job.data.training.clone(), maker, loader_options(job));
+    let batch_maker = BatchMaker {
+        maker,
+        normalisation: info.normalisation,
+        num_classes: network.num_classes,
+        step_images: schedule.effective_batch,
+        batch: schedule.batch,
+    };
     let validator = validator(job, &loader);
     let num_images = job.data.training.len();
     let steps_per_epoch = num_images.div_ceil(schedule.effective_batch) as u64;
@@ -216,20 +223,18 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
         if progress.epochs_since_best >= schedule.patience {
             return outcome(Ending::OutOfPatience, &progress);
         }
-        let mut stream = loader.epoch(progress.epoch as u64, progress.images_taken).peekable();
+        let steps = steps_of_epoch(&loader, &batch_maker, progress.epoch as u64, progress.images_taken);
         let mut step_start = Instant::now();
         // Steps, until the epoch's images are used up.
-        while stream.peek().is_some() {
-            let (images, broken) = take_batch(&mut stream, loader.images(), schedule.effective_batch);
+        for images in steps {
+            let StepImages { batches, broken, images_taken, is_last } = images?;
             broken.iter().for_each(|reason| warn(format!("{reason}; left out of the training")));
-            let is_last = stream.peek().is_none();
-            progress.images_taken = num_images - stream.size_hint().0;
-            if images.is_empty() {
+            progress.images_taken = images_taken;
+            if batches.is_empty() {
                 break;
             }
-            let batches = images.chunks(schedule.batch).map(|images| {
-                TaggedBatch::new(images, &maker, &info.normalisation, network.num_classes, &job.device)
-            });
+            let num_step_images: usize = batches.iter().map(TaggedBatch::len).sum();
+            let batches = batches.into_iter().map(|batch| batch.to_device(&job.device));
             let batches = batches.collect::<Result<Vec<_>>>()?;
             let (losses, gradients) = step.gradients(&batches, &mut progress.dropout)?;
             if !losses.are_finite() {
@@ -239,7 +244,7 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
                     mce: losses.mce,
                     et: losses.et,
                     l2: losses.l2,
-                    names: images.into_iter().map(|image| image.name).collect(),
+                    names: batches.into_iter().flat_map(|batch| batch.names).collect(),
                 });
             }
             let epochs_done = progress.epoch as f64
@@ -262,7 +267,7 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
                 loss_et: losses.et,
                 loss_l2: losses.l2,
                 loss: losses.total,
-                images_per_second: images.len() as f64 / step_start.elapsed().as_secs_f64().max(1e-9),
+                images_per_second: num_step_images as f64 / step_start.elapsed().as_secs_f64().max(1e-9),
             };
             step_start = Instant::now();
             write_step_events(&mut event_file, &row)?;
@@ -347,27 +352,6 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
 /// Whether a run folder holds a state to resume from.
 pub fn has_saved_state(out: &Path) -> bool {
     checkpoint::state_path(out).is_file()
-}
-
-/// The next images of an epoch that could be read, at most `count`, and those that could not. Broken images behind the
-/// last one are taken as well, so that an epoch is over exactly when its stream is.
-pub(crate) fn take_batch(
-    stream: &mut Peekable<EpochStream>,
-    images: &[TaggedImage],
-    count: usize,
-) -> (Vec<TaggedViews>, Vec<String>) {
-    let (mut taken, mut broken) = (Vec::with_capacity(count), Vec::new());
-    loop {
-        let wanted = |loaded: &Loaded| taken.len() < count || matches!(loaded, Loaded::Broken { .. });
-        match stream.next_if(wanted) {
-            Some(Loaded::Views { index, views }) => {
-                let TaggedImage { name, tags, .. } = images[index].clone();
-                taken.push(TaggedViews { name, tags, views });
-            }
-            Some(Loaded::Broken { reason, .. }) => broken.push(reason),
-            None => return (taken, broken),
-        }
-    }
 }
 
 /// Makes the folder, or reads its state. A new run wants a folder without anything in it.

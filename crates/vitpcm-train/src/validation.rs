@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::Device;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use vitpcm::{RawScores, Segmenter, SegmenterOptions, TagMode};
 use vitpcm_data::{ImageLimits, Loader, MaskSource, TaggedImage, Tags, read_image};
@@ -12,9 +13,9 @@ use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap, Picture, overlay, viridis
 use vitpcm_nets::{Model, PcmConfig, Precision};
 
 use crate::batch::TaggedBatch;
+use crate::batch_stream::take_batch;
 use crate::config::{EtTarget, LossConfig, TrainConfig};
 use crate::error::Result;
-use crate::pcm_loop::take_batch;
 use crate::pcm_step::PcmStep;
 use crate::schedule::Trained;
 
@@ -88,21 +89,26 @@ impl Validator<'_> {
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let mut read = Vec::with_capacity(images.len());
-            for image in images {
-                match read_image(&image.image.path, &self.limits) {
-                    Ok(pixels) => read.push((image, pixels)),
+            let read = images.par_iter().map(|image| read_image(&image.image.path, &self.limits));
+            let mut readable = Vec::with_capacity(images.len());
+            for (image, pixels) in images.iter().zip(read.collect::<Vec<_>>()) {
+                match pixels {
+                    Ok(pixels) => readable.push((image, pixels)),
                     Err(error) => warnings.push(format!("{error}; left out of the validation")),
                 }
             }
-            let pixels: Vec<_> = read.iter().map(|(_, pixels)| pixels).collect();
-            for ((image, pixels), scores) in read.iter().zip(segmenter.score_batch(&pixels)?) {
-                tags.add(&image.image.tags, &scores, self.config.validation.tag_threshold);
+            let pixels: Vec<_> = readable.iter().map(|(_, pixels)| pixels).collect();
+            let scores = segmenter.score_batch(&pixels)?;
+            let masks = readable.par_iter().zip(&scores).map(|((image, _), scores)| {
                 let given: Vec<usize> = image.image.tags.iter().map(usize::from).collect();
-                let result = scores.with_tags(TagMode::Given(&given))?;
-                let mask = result.label_map();
-                if let Some(truth) = &image.truth {
-                    match truth.read(self.classes).and_then(|truth| Ok(matrix.add(&mask, &truth)?)) {
+                let mask = scores.with_tags(TagMode::Given(&given))?.label_map();
+                Ok((given, mask, image.truth.as_ref().map(|truth| truth.read(self.classes))))
+            });
+            let masks = masks.collect::<Result<Vec<_>>>()?;
+            for (((image, pixels), scores), (given, mask, truth)) in readable.iter().zip(&scores).zip(masks) {
+                tags.add(&image.image.tags, scores, self.config.validation.tag_threshold);
+                if let Some(truth) = truth {
+                    match truth.and_then(|truth| Ok(matrix.add(&mask, &truth)?)) {
                         Ok(()) => num_masks += 1,
                         Err(error) => {
                             warnings.push(format!("{error}; its mask does not count"));
@@ -112,7 +118,7 @@ impl Validator<'_> {
                 if strips.len() < self.config.validation.pictures {
                     let rgb =
                         (pixels.as_raw().as_slice(), (pixels.width() as usize, pixels.height() as usize));
-                    strips.push((image.image.name.clone(), strip(rgb, &scores, &given, &mask, alignment)));
+                    strips.push((image.image.name.clone(), strip(rgb, scores, &given, &mask, alignment)));
                 }
             }
         }

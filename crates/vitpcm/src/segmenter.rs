@@ -5,6 +5,7 @@ use crate::grid_plan::{GridPlan, blend_weight};
 use crate::{RawScores, SegmentError, Segmentation, TagMode};
 use candle_core::{Device, Tensor};
 use image::RgbImage;
+use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
@@ -215,13 +216,13 @@ impl Segmenter {
             width: tile.width * patch,
             height: tile.height * patch,
         };
-        let mut input = Vec::with_capacity(images.len() * 3 * part.width * part.height);
-        for image in images {
+        let planes = images.par_iter().map(|image| {
             let from = (image.width() as usize, image.height() as usize);
             let mut planes = resize_rgb8(image.as_raw(), from, to, part, self.alignment);
             self.info.normalisation.normalise_planes(&mut planes);
-            input.extend(symmetry.apply(&planes, (part.width, part.height)));
-        }
+            symmetry.apply(&planes, (part.width, part.height))
+        });
+        let input = planes.collect::<Vec<_>>().concat();
         let (width, height) = symmetry.size((part.width, part.height));
         let pixels = Tensor::from_vec(input, (images.len(), 3, height, width), &self.device)?;
         // On one of rayon's threads, so that hundreds of operations need not hand over to one each.

@@ -39,7 +39,13 @@ pub(crate) fn forward(
     ];
     // SAFETY: x and y are rows as long as weight and bias; the custom operation checks it.
     unsafe {
-        launch(&x.device, LAYER_NORM, &kernel("layer_norm", columns, dtype), Threads::warp_a_row(rows), &arguments)
+        launch(
+            &x.device,
+            LAYER_NORM,
+            &kernel("layer_norm", columns, dtype),
+            Threads::warp_a_row(rows),
+            &arguments,
+        )
     }?;
     Ok(y)
 }
