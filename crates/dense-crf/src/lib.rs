@@ -29,17 +29,19 @@
 #![deny(unsafe_code)]
 
 mod blur;
+mod chains;
 mod crf;
 mod error;
 mod features;
 mod lattice;
 mod marginals;
 mod mean_field;
-mod neighbors;
 mod pairwise;
 mod params;
 mod row_table;
+mod scattered_rows;
 mod simplex;
+mod stencil;
 mod tiles;
 mod vectors;
 
