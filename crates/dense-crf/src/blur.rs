@@ -4,6 +4,7 @@
 use rayon::prelude::*;
 
 use crate::chains::FIRST;
+use crate::large_buffer::zeros;
 use crate::lattice::Lattice;
 use crate::scattered_rows::ScatteredRows;
 use crate::vectors::widest_vectors;
@@ -48,10 +49,7 @@ pub(crate) struct LatticeValues {
 
 impl LatticeValues {
     pub(crate) fn new(lattice: &Lattice, lanes: usize) -> Self {
-        Self {
-            rows: vec![0.0; lattice.num_rows() * lanes],
-            vertices: vec![0.0; lattice.num_vertices() * lanes],
-        }
+        Self { rows: zeros(lattice.num_rows() * lanes), vertices: zeros(lattice.num_vertices() * lanes) }
     }
 }
 
@@ -121,7 +119,8 @@ fn blur_chains_inline<const L: usize>(vertices: &ScatteredRows<'_>, links: &[u32
 fn walk_chains<const L: usize>(vertices: &ScatteredRows<'_>, links: &[u32], lanes: usize, first_lane: usize) {
     let Some((&link, links)) = links.split_first() else { return };
     let index = |link: u32| (link & !FIRST) as usize * lanes + first_lane;
-    // SAFETY: along one axis a vertex belongs to one chain, and a chain to one block, which one thread walks.
+    // SAFETY: one thread walks the chains of a block. Along one axis no vertex belongs to two chains, and chains along axes
+    // that are walked without waiting for other blocks stay within theirs, as asserted when they were made.
     #[allow(unsafe_code)]
     let (load, store) = (
         |link| unsafe { vertices.load::<L>(index(link)) },
@@ -144,4 +143,52 @@ fn walk_chains<const L: usize>(vertices: &ScatteredRows<'_>, links: &[u32], lane
         here[lane] += 0.5 * before[lane];
     }
     store(here_link, here);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::Features;
+    use crate::tiles::Tiles;
+
+    /// Blurs lane by lane into a second buffer.
+    fn blur_plainly(lattice: &Lattice, rows: &[f32], lanes: usize) -> Vec<f32> {
+        let mut vertices = vec![0.0; lattice.num_vertices() * lanes];
+        for (row, &vertex) in rows.chunks_exact(lanes).zip(&lattice.vertex_of_row) {
+            (0..lanes).for_each(|lane| vertices[vertex as usize * lanes + lane] += row[lane]);
+        }
+        for chains in &lattice.chains {
+            let source = vertices.clone();
+            for pair in (0..lattice.num_blocks).flat_map(|block| chains.of_block(block).windows(2)) {
+                if pair[1] & FIRST == 0 {
+                    let [a, b] = [pair[0], pair[1]].map(|link| (link & !FIRST) as usize * lanes);
+                    for lane in 0..lanes {
+                        vertices[a + lane] += 0.5 * source[b + lane];
+                        vertices[b + lane] += 0.5 * source[a + lane];
+                    }
+                }
+            }
+        }
+        vertices
+    }
+
+    #[test]
+    fn walking_chains_in_place_is_the_blur() {
+        let (width, height) = (90, 70);
+        let tiles = Tiles::new(width, height);
+        let image: Vec<u8> = (0..width * height * 3).map(|i| (i % width + i * 7 % 5) as u8).collect();
+        for features in [
+            Features::position(width, height, [1.0, 2.0]),
+            Features::position_and_color(width, height, [9.0; 2], &image, &[5.0; 3]),
+        ] {
+            let lattice = Lattice::build(&features.unwrap(), &tiles).unwrap();
+            for lanes in [1, 4, 8, 40] {
+                let mut values = LatticeValues::new(&lattice, lanes);
+                values.rows.iter_mut().enumerate().for_each(|(i, value)| *value = (i * 31 % 101) as f32);
+                blur(&lattice, &mut values, lanes);
+                // All sums are exact in f32.
+                assert_eq!(values.vertices, blur_plainly(&lattice, &values.rows, lanes));
+            }
+        }
+    }
 }

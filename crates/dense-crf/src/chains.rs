@@ -5,7 +5,7 @@
 
 use rayon::prelude::*;
 
-use crate::simplex::Embedding;
+use crate::simplex::{Embedding, PLACE_AXES};
 
 /// Vertices whose neighbours one task finds.
 const TASK: usize = 1 << 14;
@@ -45,6 +45,8 @@ impl Chains {
                 links.push(first as u32 | FIRST);
                 let mut next = behind[first];
                 while next != none {
+                    // What lets threads blur blocks along these axes one after the other without waiting for each other.
+                    assert!(axis < PLACE_AXES || (block[0]..block[1]).contains(&(next as usize)));
                     links.push(next);
                     next = behind[next as usize];
                 }
@@ -74,6 +76,50 @@ fn find_behind(axis: usize, embedding: &Embedding, keys: &[u64], chunk: &[u64], 
         }
         if keys.get(*cursor) == Some(&wanted) {
             *behind = *cursor as u32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_hold_every_pair_of_neighbors() {
+        let embedding = Embedding::new(&[[-200.0, 200.0]; 2]).unwrap();
+        let mut keys: Vec<u64> = Vec::new();
+        let mut next = vec![embedding.key_of_origin()];
+        while keys.len() < 1000 {
+            let key = next.remove(0);
+            if !keys.contains(&key) {
+                keys.push(key);
+                next.extend((0..3).map(|axis| embedding.behind(axis, key).0));
+            }
+        }
+        // With gaps, so that chains break.
+        keys.retain(|key| key % 7 != 0);
+        keys.sort_unstable();
+        let block_starts = [0, 100, 101, 600, keys.len()];
+        for axis in 0..3 {
+            let chains = Chains::along(axis, &embedding, &keys, &block_starts);
+            let links = (0..4).flat_map(|block| chains.of_block(block).iter().copied());
+            let links: Vec<u32> = links.collect();
+            let mut pairs: Vec<(u64, u64)> = links
+                .windows(2)
+                .filter(|pair| pair[1] & FIRST == 0)
+                .map(|pair| (keys[(pair[0] & !FIRST) as usize], keys[pair[1] as usize]))
+                .collect();
+            pairs.sort_unstable();
+            let behind = |key: u64| embedding.behind(axis, key).0;
+            let neighbors = keys.iter().map(|&key| (key, behind(key)));
+            let expected: Vec<(u64, u64)> =
+                neighbors.filter(|(_, behind)| keys.binary_search(behind).is_ok()).collect();
+            assert_eq!(pairs, expected);
+            for block in 0..4 {
+                let firsts = chains.of_block(block).iter().filter(|&&link| link & FIRST != 0);
+                let range = block_starts[block]..block_starts[block + 1];
+                assert!(firsts.map(|link| (link & !FIRST) as usize).all(|first| range.contains(&first)));
+            }
         }
     }
 }

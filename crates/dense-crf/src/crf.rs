@@ -5,6 +5,7 @@ use rayon::prelude::*;
 
 use crate::blur::lanes_for;
 use crate::features::Features;
+use crate::large_buffer::zeros;
 use crate::mean_field::{MeanField, Potential, TileSink};
 use crate::pairwise::{Filter, LatticeFilter, Term};
 use crate::stencil::{self, Stencil};
@@ -105,8 +106,9 @@ impl DenseCrf {
         let tiles = Tiles::new(width, height);
         let lanes = lanes_for(classes.len());
         let num_pixels = width * height;
-        let mut logits = vec![f32::NEG_INFINITY; num_pixels * lanes];
+        let mut logits = zeros(num_pixels * lanes);
         tiles.split_mut(&mut logits, lanes).into_par_iter().enumerate().for_each(|(tile, logits)| {
+            logits.fill(f32::NEG_INFINITY);
             let mut rest = logits;
             for run in tiles.runs(tile) {
                 let (rows, tail) = rest.split_at_mut(run.len() * lanes);
@@ -199,7 +201,7 @@ impl DenseCrf {
     /// The marginals after so many iterations of mean field; with 0, or without terms, the softmax of the unary.
     #[must_use]
     pub fn infer(&self, iterations: usize) -> Marginals {
-        let mut values = vec![0.0; self.width * self.height * self.num_classes];
+        let mut values = zeros(self.width * self.height * self.num_classes);
         let sinks = self.tiles.split_runs_mut(&mut values, self.width * self.num_classes, self.num_classes);
         self.mean_field()
             .run(iterations, sinks.into_iter().map(|runs| ToMarginals { crf: self, runs }).collect());

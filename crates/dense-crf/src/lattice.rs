@@ -3,8 +3,8 @@
 //!
 //! Two levels. Each tile of pixels has *rows*, one for each vertex that its pixels touch, numbered from 0 so that a pixel's
 //! vertex takes 16 bits. All tiles' rows lie one after the other in one buffer; a *vertex* of the lattice gathers the rows
-//! of the tiles that touch it. Vertices are laid out once for each blur axis, along the lattice lines of that axis, so
-//! that the blur is a three-tap filter over neighbouring entries that reads each vertex once from afar.
+//! of the tiles that touch it. Vertices are sorted by their keys, hence by their place in the image, and cut into *blocks*
+//! of whole places: axes of the colours never leave a block, which is blurred along all of them while it is in the cache.
 
 use std::ops::Range;
 
@@ -14,6 +14,7 @@ use crate::Error;
 use crate::blur::{LatticeValues, blur};
 use crate::chains::Chains;
 use crate::features::{Features, LANES, MAX_DIMENSION};
+use crate::large_buffer::zeros;
 
 use crate::row_table::RowTable;
 use crate::simplex::{Embedding, PLACE_AXES, Simplices};
@@ -23,7 +24,7 @@ use crate::tiles::{Tiles, split_at_starts};
 /// f32 sums in another order do on real images, and it halves the largest table.
 pub(crate) const WEIGHT_ONE: f32 = 65535.0;
 
-/// Vertices of a block: about the second-level cache.
+/// Vertices of a block, or more: with 24 classes a fifth of a second-level cache.
 const BLOCK: usize = 2048;
 
 pub(crate) struct Lattice {
@@ -38,8 +39,9 @@ pub(crate) struct Lattice {
     pub(crate) vertex_starts: Vec<u32>,
     /// The rows of each vertex in ascending order.
     pub(crate) rows_of_vertex: Vec<u32>,
-    /// Neighbours along each of the d+1 axes.
+    /// The lines of neighbours along each of the d+1 axes.
     pub(crate) chains: Vec<Chains>,
+    /// Blocks that the chains are grouped by.
     pub(crate) num_blocks: usize,
 }
 
@@ -82,44 +84,42 @@ impl Lattice {
         })
     }
 
-    /// The filter applied to an image with `lanes` values a pixel, in tile order. `fill` sets the values of a pixel that are not
-    /// zero, given its row-major index.
-    pub(crate) fn filter(
+    /// The filter applied to an image with `L` values a pixel, in tile order. `value_of` gives those of a pixel by its row-major
+    /// index.
+    pub(crate) fn filter<const L: usize>(
         &self,
         tiles: &Tiles,
-        lanes: usize,
-        fill: impl Fn(usize, &mut [f32]) + Sync,
-    ) -> Vec<f32> {
+        value_of: impl Fn(usize) -> [f32; L] + Sync,
+    ) -> Vec<[f32; L]> {
         let num_corners = self.dimension + 1;
-        let mut values = LatticeValues::new(self, lanes);
-        let rows_of_tiles = split_at_starts(&mut values.rows, &self.row_starts, lanes);
+        let mut values = LatticeValues::new(self, L);
+        let rows_of_tiles = split_at_starts(&mut values.rows, &self.row_starts, L);
         rows_of_tiles.into_par_iter().enumerate().for_each(|(tile, rows)| {
+            let (rows, _) = rows.as_chunks_mut::<L>();
             let corners = tiles.slice(&self.corners, num_corners, tile).chunks_exact(num_corners);
-            let mut pixel_values = vec![0.0; lanes];
             for (pixel, corners) in tiles.runs(tile).flatten().zip(corners) {
-                pixel_values.fill(0.0);
-                fill(pixel, &mut pixel_values);
+                let value = value_of(pixel);
                 for corner in corners {
-                    let weight = (corner >> 16) as f32 / WEIGHT_ONE;
-                    let row = &mut rows[(corner & 0xffff) as usize * lanes..][..lanes];
-                    row.iter_mut().zip(&pixel_values).for_each(|(sum, value)| *sum += weight * value);
+                    add_scaled(
+                        &mut rows[(corner & 0xffff) as usize],
+                        (corner >> 16) as f32 / WEIGHT_ONE,
+                        &value,
+                    );
                 }
             }
         });
-        blur(self, &mut values, lanes);
-        let scale = self.alpha() / WEIGHT_ONE;
-        let mut out = vec![0.0; tiles.num_pixels() * lanes];
-        tiles.split_mut(&mut out, lanes).into_par_iter().enumerate().for_each(|(tile, out)| {
+        blur(self, &mut values, L);
+        let (blurred, _) = values.vertices.as_chunks::<L>();
+        let mut out = vec![[0.0; L]; tiles.num_pixels()];
+        tiles.split_mut(&mut out, 1).into_par_iter().enumerate().for_each(|(tile, out)| {
             let vertices = &self.vertex_of_row[self.row_starts[tile]..self.row_starts[tile + 1]];
             let corners = tiles.slice(&self.corners, num_corners, tile).chunks_exact(num_corners);
-            for (out, corners) in out.chunks_exact_mut(lanes).zip(corners) {
+            for (out, corners) in out.iter_mut().zip(corners) {
                 for corner in corners {
-                    let weight = (corner >> 16) as f32;
                     let vertex = vertices[(corner & 0xffff) as usize] as usize;
-                    let row = &values.vertices[vertex * lanes..][..lanes];
-                    out.iter_mut().zip(row).for_each(|(sum, value)| *sum += weight * value);
+                    add_scaled(out, (corner >> 16) as f32, &blurred[vertex]);
                 }
-                out.iter_mut().for_each(|sum| *sum *= scale);
+                out.iter_mut().for_each(|sum| *sum *= self.alpha() / WEIGHT_ONE);
             }
         });
         out
@@ -151,6 +151,12 @@ impl Lattice {
     }
 }
 
+fn add_scaled<const L: usize>(sum: &mut [f32; L], factor: f32, value: &[f32; L]) {
+    for lane in 0..L {
+        sum[lane] += factor * value[lane];
+    }
+}
+
 /// Cuts vertices into blocks that hold whole places; the last is the number of vertices.
 fn block_starts(embedding: &Embedding, keys: &[u64]) -> Vec<usize> {
     let mut starts = vec![0];
@@ -168,7 +174,7 @@ fn block_starts(embedding: &Embedding, keys: &[u64]) -> Vec<usize> {
 /// The corners of every pixel, and for each tile the keys of its rows.
 fn embed_tiles(features: &Features<'_>, embedding: &Embedding, tiles: &Tiles) -> (Vec<u32>, Vec<Vec<u64>>) {
     let num_corners = features.dimension() + 1;
-    let mut corners = vec![0; tiles.num_pixels() * num_corners];
+    let mut corners = zeros(tiles.num_pixels() * num_corners);
     let keys_of_tiles = tiles
         .split_mut(&mut corners, num_corners)
         .into_par_iter()

@@ -1,13 +1,14 @@
 //! Mean-field inference (Krähenbühl and Koltun, "Efficient inference in fully connected CRFs with Gaussian edge
 //! potentials", 2011, algorithm 1), one tile of pixels at a time.
 //!
-//! An iteration is one pass over tiles and one blur for each term. The tile pass slices the messages out of the blurred
-//! lattices, adds the unary, takes the softmax and splats the new marginals straight into the tile's rows: marginals live
-//! only in a small block, never as an image, until the last pass hands them to the caller.
+//! An iteration is one pass over tiles and one blur for each lattice. The tile pass takes the messages from the blurred
+//! lattices and the last marginals, adds the unary, takes the softmax and splats the new marginals straight into the tile's
+//! rows, one run of pixels at a time. Only a stencil needs the marginals as an image.
 
 use rayon::prelude::*;
 
 use crate::blur::{LatticeValues, blur, with_lanes};
+use crate::large_buffer::zeros;
 use crate::lattice::Lattice;
 use crate::pairwise::{Compatibility, LatticeFilter};
 use crate::stencil::{self, Bordered, Stencil};
@@ -95,7 +96,7 @@ impl MeanField<'_> {
         let mut values: Vec<LatticeValues> =
             self.lattices.iter().map(|(filter, _)| LatticeValues::new(&filter.lattice, self.lanes)).collect();
         let image_len = if self.stencils.is_empty() { 0 } else { self.bordered().len() };
-        let [mut last, mut next] = [vec![0.0; image_len], vec![0.0; image_len]];
+        let [mut last, mut next] = [zeros(image_len), zeros(image_len)];
         for iteration in 0..iterations {
             let (rows, vertices) = values
                 .iter_mut()
@@ -256,10 +257,10 @@ fn add_stencil<const L: usize>(
         let mut corner = around.bordered.corner_of(x, around.y);
         for weights in weights.as_chunks::<{ stencil::SIDE }>().0 {
             let neighbors = &around.image[corner..][..stencil::SIDE * lanes];
-            for (tap, weight) in weights.iter().enumerate() {
-                for lane in 0..lanes {
-                    message[lane] += weight * neighbors[tap * lanes + lane];
-                }
+            // Seven taps in a tree: one sum after the other would wait for each addition.
+            for lane in 0..lanes {
+                let tap = |tap: usize| weights[tap] * neighbors[tap * lanes + lane];
+                message[lane] += ((tap(0) + tap(1)) + (tap(2) + tap(3))) + ((tap(4) + tap(5)) + tap(6));
             }
             corner += around.bordered.pitch;
         }

@@ -121,14 +121,23 @@ pub enum Normalization {
 }
 
 impl Normalization {
-    /// The factors of a pixel before and after filtering, given its weight in total.
-    pub(crate) fn factors(self, n: f32) -> [f32; 2] {
+    /// The factor of a pixel wherever the normalisation applies, given its weight in total.
+    pub(crate) fn factor(self, n: f32) -> f32 {
         match self {
-            Self::None => [1.0, 1.0],
-            Self::Before => [1.0 / n, 1.0],
-            Self::After => [1.0, 1.0 / n],
-            Self::Symmetric => [1.0 / n.sqrt(); 2],
+            Self::None => 1.0,
+            Self::Before | Self::After => 1.0 / n,
+            Self::Symmetric => 1.0 / n.sqrt(),
         }
+    }
+
+    /// Whether values are scaled before filtering.
+    pub(crate) fn applies_before(self) -> bool {
+        matches!(self, Self::Before | Self::Symmetric)
+    }
+
+    /// Whether values are scaled after filtering.
+    pub(crate) fn applies_after(self) -> bool {
+        matches!(self, Self::After | Self::Symmetric)
     }
 }
 
@@ -166,25 +175,20 @@ impl LatticeFilter {
         let lattice = Lattice::build(&features, tiles)?;
         let mut norm = Vec::new();
         if normalization != Normalization::None {
-            norm = lattice.filter(tiles, 1, |_, value| value[0] = 1.0);
-            norm.par_iter_mut().for_each(|n| {
-                let [before, after] = normalization.factors(*n);
-                *n = if normalization == Normalization::Before { before } else { after };
-            });
+            let ones = lattice.filter(tiles, |_| [1.0]);
+            norm = ones.into_par_iter().map(|[n]| normalization.factor(n)).collect();
         }
         Ok(Self { lattice, normalization, norm })
     }
 
     /// Factors of one tile's pixels before filtering, those of the weights' 16 bits included.
     pub(crate) fn scale_before(&self, tiles: &Tiles, tile: usize) -> impl Fn(usize) -> f32 + '_ {
-        let applies = matches!(self.normalization, Normalization::Before | Normalization::Symmetric);
-        self.scale(applies, 1.0 / WEIGHT_ONE, tiles, tile)
+        self.scale(self.normalization.applies_before(), 1.0 / WEIGHT_ONE, tiles, tile)
     }
 
     /// Factors of one tile's pixels after filtering.
     pub(crate) fn scale_after(&self, tiles: &Tiles, tile: usize) -> impl Fn(usize) -> f32 + '_ {
-        let applies = matches!(self.normalization, Normalization::After | Normalization::Symmetric);
-        self.scale(applies, self.lattice.alpha() / WEIGHT_ONE, tiles, tile)
+        self.scale(self.normalization.applies_after(), self.lattice.alpha() / WEIGHT_ONE, tiles, tile)
     }
 
     fn scale(&self, applies: bool, constant: f32, tiles: &Tiles, tile: usize) -> impl Fn(usize) -> f32 + '_ {

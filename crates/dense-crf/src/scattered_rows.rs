@@ -1,7 +1,7 @@
-//! Rows of a buffer that several threads change at once, each its own: beside `vectors` the one place with unsafe code.
+//! Rows of a buffer that several threads change at once, each its own.
 //!
 //! The chains along a lattice axis share no vertex but lie scattered over the buffer, so it cannot be cut into slices for
-//! threads. Blurring in place moves a third of the memory that filling a second buffer would.
+//! threads. Blurring in place moves half the memory that filling a second buffer does.
 
 use std::marker::PhantomData;
 

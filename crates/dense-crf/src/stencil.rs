@@ -22,6 +22,9 @@ pub(crate) const SIDE: usize = 2 * RADIUS + 1;
 
 const TAPS: usize = SIDE * SIDE;
 
+/// Taps padded to whole vectors.
+const LANES: usize = TAPS.next_multiple_of(8);
+
 /// Rows that have weights of their own at the top and at the bottom: those that reach pixels whose norm the border changes.
 const BORDER: usize = 2 * RADIUS;
 
@@ -39,28 +42,29 @@ impl Stencil {
         let lattice = Lattice::build(&Features::position(width, strip_height, [SIGMA; 2])?, &tiles)?;
         // One lane for each pixel of a SIDE×SIDE cell: pixels of the same lane are too far apart to meet.
         let lane = |x: usize, y: usize| y % SIDE * SIDE + x % SIDE;
-        let num_lanes = TAPS.next_multiple_of(8);
-        let values =
-            lattice.filter(&tiles, num_lanes, |pixel, row| row[lane(pixel % width, pixel / width)] = 1.0);
-        let mut responses: Vec<&[f32]> = vec![&[]; width * strip_height];
-        for (pixel, response) in tiles.pixels().zip(values.chunks_exact(num_lanes)) {
+        let values = lattice.filter::<LANES>(&tiles, |pixel| {
+            let mut value = [0.0; LANES];
+            value[lane(pixel % width, pixel / width)] = 1.0;
+            value
+        });
+        let mut responses = vec![[0.0; LANES]; values.len()];
+        for (pixel, response) in tiles.pixels().zip(values) {
             responses[pixel] = response;
         }
-        let responses = |x: usize, y: usize| responses[y * width + x];
-        let factors = |x: usize, y: usize| normalization.factors(responses(x, y).iter().sum());
+        let factors: Vec<f32> =
+            responses.iter().map(|response| normalization.factor(response.iter().sum())).collect();
 
         let mut weights = vec![[0.0; TAPS]; width * strip_height];
-        for (index, weights) in weights.iter_mut().enumerate() {
-            let (x, y) = (index % width, index / width);
-            let [_, after] = factors(x, y);
+        for (pixel, (weights, response)) in weights.iter_mut().zip(&responses).enumerate() {
+            let (x, y) = (pixel % width, pixel / width);
+            let after = if normalization.applies_after() { factors[pixel] } else { 1.0 };
             for (tap, weight) in weights.iter_mut().enumerate() {
-                let (other_x, other_y) = (x + tap % SIDE, y + tap / SIDE);
-                let inside = (RADIUS..width + RADIUS).contains(&other_x)
-                    && (RADIUS..strip_height + RADIUS).contains(&other_y);
-                if inside {
-                    let (other_x, other_y) = (other_x - RADIUS, other_y - RADIUS);
-                    let [before, _] = factors(other_x, other_y);
-                    *weight = after * before * responses(x, y)[lane(other_x, other_y)];
+                let other = ((x + tap % SIDE).checked_sub(RADIUS), (y + tap / SIDE).checked_sub(RADIUS));
+                let (Some(other_x), Some(other_y)) = other else { continue };
+                if other_x < width && other_y < strip_height {
+                    let before =
+                        if normalization.applies_before() { factors[other_y * width + other_x] } else { 1.0 };
+                    *weight = after * before * response[lane(other_x, other_y)];
                 }
             }
         }
@@ -103,5 +107,38 @@ impl Bordered {
     /// The values from the first pixel on.
     pub(crate) fn inner<'a>(&self, values: &'a mut [f32]) -> &'a mut [f32] {
         &mut values[self.corner_of(RADIUS, RADIUS)..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stencil_does_what_the_lattice_does() {
+        for (width, height) in [(1, 1), (2, 9), (9, 5), (40, 13), (13, 14), (70, 40)] {
+            let value = |pixel: usize| (pixel * 37 % 101) as f32 / 101.0;
+            let tiles = Tiles::new(width, height);
+            let features = Features::position(width, height, [SIGMA; 2]).unwrap();
+            let lattice = Lattice::build(&features, &tiles).unwrap();
+            let expected = lattice.filter(&tiles, |pixel| [value(pixel)]);
+
+            let stencil = Stencil::new(width, height, Normalization::None).unwrap();
+            let bordered = Bordered::new(width, height, 1);
+            let mut image = vec![0.0; bordered.len()];
+            for (y, row) in bordered.inner(&mut image).chunks_mut(bordered.pitch).take(height).enumerate() {
+                (0..width).for_each(|x| row[x] = value(y * width + x));
+            }
+            for (pixel, [expected]) in tiles.pixels().zip(expected) {
+                let (x, y) = (pixel % width, pixel / width);
+                let taps = stencil.weights_of_row(y)[x].iter().enumerate();
+                let got: f32 = taps
+                    .map(|(tap, weight)| {
+                        weight * image[bordered.corner_of(x, y) + tap / SIDE * bordered.pitch + tap % SIDE]
+                    })
+                    .sum();
+                assert!((got - expected).abs() < 1e-4, "{width}×{height}, ({x}, {y}): {got} not {expected}");
+            }
+        }
     }
 }
