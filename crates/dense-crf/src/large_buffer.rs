@@ -1,5 +1,5 @@
 //! Buffers of zeros for values that are read and written all over: on Linux in huge pages, which spares most of the address
-//! translations. That is worth a quarter of the time with 21 classes.
+//! translations: an iteration with 21 classes on a busy photograph of 500×375 took 98 ms instead of 130.
 
 /// Smaller buffers gain nothing: a huge page of the usual processors has this many bytes.
 #[cfg(target_os = "linux")]

@@ -3,7 +3,7 @@
 //! Its lattice would have more vertices than the image has pixels. What such a lattice does to an image is a fixed linear
 //! map of small reach: lattice columns are √3/2 pixels apart and lattice rows exactly one, so the taps differ from image
 //! column to column but, away from the top and the bottom, not from row to row. They are read off the lattice of a few
-//! rows: its answer to single bright pixels. So the result is that of the lattice, for a third of the work.
+//! rows: its answer to single bright pixels. So the result is that of the lattice.
 
 use crate::Error;
 use crate::features::Features;
