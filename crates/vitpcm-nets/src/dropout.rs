@@ -75,7 +75,7 @@ impl Dropout {
 impl Mode<'_> {
     /// Applies dropout in training, nothing in inference.
     pub(crate) fn dropout(&mut self, x: Tensor, site: DropoutSite) -> Result<Tensor> {
-        match self.mask(x.elem_count(), site) {
+        match self.dropout_mask(x.elem_count(), site) {
             Some(mask) => Ok(vitpcm_ops::dropout(&x, mask)?),
             None => Ok(x),
         }
@@ -89,8 +89,8 @@ impl Mode<'_> {
         }
     }
 
-    /// The next mask, where there is dropout.
-    pub(crate) fn mask(&mut self, num_elements: usize, site: DropoutSite) -> Option<DropoutMask> {
+    /// The mask of so many values in training, where the site drops any; none in inference.
+    pub(crate) fn dropout_mask(&mut self, num_elements: usize, site: DropoutSite) -> Option<DropoutMask> {
         let Mode::Training(dropout, _) = self else {
             return None;
         };

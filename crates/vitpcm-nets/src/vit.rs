@@ -243,7 +243,7 @@ impl Block {
     /// x `[B, N, D]`; result as x. Products are computed in `dtype`.
     fn forward(&self, x: &Tensor, dtype: DType, mode: &mut Mode<'_>) -> Result<Tensor> {
         let num_elements = x.elem_count();
-        let mut mask = |times: usize| mode.mask(times * num_elements, DropoutSite::Backbone);
+        let mut mask = |times: usize| mode.dropout_mask(times * num_elements, DropoutSite::Backbone);
         let dropout = [mask(1), mask(MLP_RATIO), mask(1)];
         let options = BlockOptions { heads: self.heads, eps: LAYER_NORM_EPS, dtype, dropout };
         Ok(ops::transformer_block(x, &self.weights, &options, mode.gradients())?)

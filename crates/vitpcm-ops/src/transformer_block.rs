@@ -11,10 +11,11 @@ use candle_core::{
 
 use crate::add_scaled::{add_scaled, branch_gradient, scale_gradient};
 use crate::attention::{Attention, attention, attention_to_go_back};
-use crate::dropout::{DropoutMask, dropout};
+use crate::dropout::DropoutMask;
 use crate::gelu::{Gelu, gelu};
 use crate::layer_norm::{gradients as norm_gradients, layer_norm_to};
-use crate::linear::{bias_gradient, linear, linear_gelu, weight_gradient, x_gradient};
+use crate::linear::{bias_gradient, linear, weight_gradient, x_gradient};
+use crate::mlp::{MlpDropout, MlpWeights, dropped, linear_dropout, mlp};
 use crate::tensors::has_kernels;
 
 /// A weight and its bias: of a linear layer `[out, in]` and `[out]`, of a norm `[d]` and `[d]`.
@@ -119,8 +120,8 @@ impl ParameterGradients {
     }
 }
 
-/// A pre-norm transformer block. Where `gradients` is given, the parameters' gradients go there and not into candle's
-/// store; without, the block leaves a graph of single operations, or none where nothing is a variable.
+/// A pre-norm transformer block. Where `gradients` is given, the parameters' gradients may go there instead of into
+/// candle's store; without, the block leaves a graph of single operations, or none where nothing is a variable.
 ///
 /// # Shapes
 /// x `[B, N, D]`, f32; result as x.
@@ -130,35 +131,45 @@ pub fn transformer_block(
     options: &BlockOptions,
     gradients: Option<&ParameterGradients>,
 ) -> Result<Tensor> {
-    let tensors: Vec<&Tensor> = weights.tensors().chain([x]).collect();
+    let is_trained = weights.tensors().chain([x]).any(Tensor::track_op);
     match gradients {
-        Some(gradients) if has_kernels(&tensors) && tensors.iter().any(|tensor| tensor.track_op()) => {
-            // Without a variable before it the operation would have no place in the graph.
-            let x = if x.track_op() { x.contiguous()? } else { Var::from_tensor(x)?.into_inner() };
-            let block = Block::forward(&x.detach(), weights, options, gradients)?;
-            x.apply_op1(block)
+        // On the CPU single operations are as fast, and their gradients lie in candle's store.
+        Some(gradients) if x.device().is_cuda() && is_trained && has_kernels(&[x]) => {
+            as_one_operation(x, weights, options, gradients)
         }
         _ => by_single_operations(x, weights, options),
     }
 }
 
-fn dropped(x: Tensor, mask: Option<DropoutMask>) -> Result<Tensor> {
-    match mask {
-        Some(mask) => dropout(&x, mask),
-        None => Ok(x),
-    }
+fn as_one_operation(
+    x: &Tensor,
+    weights: &BlockWeights,
+    options: &BlockOptions,
+    gradients: &ParameterGradients,
+) -> Result<Tensor> {
+    // Without a variable before it the operation would have no place in the graph.
+    let x = if x.track_op() { x.contiguous()? } else { Var::from_tensor(x)?.into_inner() };
+    let block = Block::forward(&x.detach(), weights, options, gradients)?;
+    x.apply_op1(block)
 }
 
 fn by_single_operations(x: &Tensor, weights: &BlockWeights, options: &BlockOptions) -> Result<Tensor> {
     let [after_attention, within_mlp, after_mlp] = options.dropout;
     let qkv = weights.qkv.apply(&weights.norm1.normalise(x, options)?)?;
-    let attended = weights.projection.apply(&attention(&qkv, options.heads)?)?;
-    let x = add_scaled(x, &dropped(attended, after_attention)?, weights.scale1.as_ref())?;
+    let attended = attention(&qkv, options.heads)?;
+    let Affine { weight, bias } = &weights.projection;
+    let branch = linear_dropout(&attended, weight, bias, after_attention)?;
+    let x = add_scaled(x, &branch, weights.scale1.as_ref())?;
 
-    let normed = weights.norm2.normalise(&x, options)?;
-    let hidden = linear_gelu(&normed, &weights.fc1.weight, Some(&weights.fc1.bias))?;
-    let out = weights.fc2.apply(&dropped(hidden, within_mlp)?)?;
-    add_scaled(&x, &dropped(out, after_mlp)?, weights.scale2.as_ref())
+    let mlp_weights = MlpWeights {
+        fc1_weight: &weights.fc1.weight,
+        fc1_bias: &weights.fc1.bias,
+        fc2_weight: &weights.fc2.weight,
+        fc2_bias: &weights.fc2.bias,
+    };
+    let masks = MlpDropout { hidden: within_mlp, output: after_mlp };
+    let branch = mlp(&weights.norm2.normalise(&x, options)?, mlp_weights, masks)?;
+    add_scaled(&x, &branch, weights.scale2.as_ref())
 }
 
 /// A block on its way through the graph: what backward needs of forward. Norms, GELU and dropout are computed again.
@@ -376,7 +387,11 @@ mod tests {
             let options = BlockOptions { heads: 3, eps: 1e-6, dtype: DType::F32, dropout };
             let cotangent = noise(&[2, 7, width], 101);
             let run = |gradients: Option<&ParameterGradients>| {
-                let y = transformer_block(&x, &weights, &options, gradients).unwrap();
+                let y = match gradients {
+                    Some(gradients) => as_one_operation(&x, &weights, &options, gradients),
+                    None => by_single_operations(&x, &weights, &options),
+                };
+                let y = y.unwrap();
                 let store = (&y * cotangent.as_tensor()).unwrap().sum_all().unwrap().backward().unwrap();
                 (y, store)
             };

@@ -43,7 +43,7 @@ fn time_forward(model: &Model, side: usize, precision: Precision, device: &Devic
     let network = model.network()?.with_precision(precision);
     let pixels = pattern(&[1, 3, side, side], device)?;
     // As `Segmenter` runs it.
-    let run = || rayon::scope(|_| network.forward(&pixels, &mut Mode::Inference));
+    let run = || vitpcm_nets::on_worker(|| network.forward(&pixels, &mut Mode::Inference));
     println!("{}", run()?.scores_on_grid.sqr()?.sum_all()?.to_scalar::<f32>()?);
     answer(device, || Ok(drop(run()?)))
 }
@@ -62,8 +62,9 @@ fn time_step(model: Model, num_images: usize, precision: Precision, device: &Dev
     let mut second_from_first = vec![0f32; num_images * half.pow(2) * grid.pow(2)];
     for (index, row) in second_from_first.chunks_exact_mut(grid.pow(2)).enumerate() {
         let (y, x) = (index % half.pow(2) / half * 2, index % half * 2);
-        [y * grid + x, y * grid + x + 1, (y + 1) * grid + x, (y + 1) * grid + x + 1]
-            .map(|cell| row[cell] = 0.25);
+        for cell in [y * grid + x, y * grid + x + 1, (y + 1) * grid + x, (y + 1) * grid + x + 1] {
+            row[cell] = 0.25;
+        }
     }
     let batch = TaggedBatch {
         first_views: pattern(&[num_images, 3, side, side], device)?,
