@@ -13,7 +13,9 @@ use image::RgbImage;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
-use vitpcm::{Segmentation, Segmenter, SegmenterOptions, Symmetries, TagMode, Tiling, refined_label_map};
+use vitpcm::{
+    Segmentation, Segmenter, SegmenterOptions, Symmetries, TagMode, Tiling, embedded_model, refined_label_map,
+};
 use vitpcm_data::{DataError, ImageLimits, read_image};
 use vitpcm_masks::{Classes, LabelMap};
 
@@ -25,6 +27,7 @@ const CLASS_LIST: &str = "classes.txt";
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
+    vitpcm segment cat.jpg street.jpg --out masks --format png,overlay\n  \
     vitpcm segment photos --model runs/mine/model.safetensors --predict-tags --out masks --format png,overlay\n  \
     vitpcm segment VOC2012 --model model.safetensors --tags-file VOC2012 --crf --out pseudo-masks")]
 pub(crate) struct Args {
@@ -34,9 +37,9 @@ pub(crate) struct Args {
     /// Folder for the masks, each named after its image
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The model, as `train` writes it
+    /// The model, as `train` writes it [default: the embedded one, which knows the 20 classes of PASCAL VOC]
     #[arg(long, value_name = "FILE")]
-    model: PathBuf,
+    model: Option<PathBuf>,
     #[command(flatten)]
     tags: TagOptions,
     /// Refine each mask by a dense CRF
@@ -201,7 +204,11 @@ fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
         tiling: Tiling { above: args.tile_above, tile_side: args.tile_side },
         precision: session.precision,
     };
-    Segmenter::open(&args.model, &session.device, options).map_err(usage)
+    match &args.model {
+        Some(model) => Segmenter::open(model, &session.device, options),
+        None => Segmenter::new(&embedded_model(&session.device)?, &session.device, options),
+    }
+    .map_err(usage)
 }
 
 /// What came of all images.
