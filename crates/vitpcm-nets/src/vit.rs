@@ -216,7 +216,7 @@ impl Block {
         let attended = ops::attention(&qkv, self.heads)?;
         let mask = mode.dropout_mask(x.elem_count(), DropoutSite::Backbone);
         let attended = ops::linear_dropout(&attended, &self.projection.weight, &self.projection.bias, mask)?;
-        let x = (x + scaled(attended, self.scale1.as_ref())?)?;
+        let x = ops::add_scaled(x, &attended, self.scale1.as_ref())?;
 
         let normed = self.norm2.forward(&x)?;
         let (hidden_width, width) = self.fc1.weight.dims2()?;
@@ -232,14 +232,7 @@ impl Block {
             fc2_bias: &self.fc2.bias,
         };
         let out = ops::mlp(&normed, weights, masks)?;
-        Ok((x + scaled(out, self.scale2.as_ref())?)?)
-    }
-}
-
-fn scaled(x: Tensor, scale: Option<&Tensor>) -> Result<Tensor> {
-    match scale {
-        Some(scale) => Ok(x.broadcast_mul(scale)?),
-        None => Ok(x),
+        Ok(ops::add_scaled(&x, &out, self.scale2.as_ref())?)
     }
 }
 

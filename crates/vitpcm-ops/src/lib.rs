@@ -9,6 +9,7 @@
 //! number of threads. Tensors on other devices, or not of f32, are handled by compositions of candle's own operations.
 
 mod adam;
+mod add_scaled;
 mod attention;
 mod composed;
 mod cpu;
@@ -25,6 +26,7 @@ mod tensors;
 mod worker;
 
 pub use adam::{AdamStep, adam_step};
+pub use add_scaled::add_scaled;
 pub use attention::attention;
 pub use dropout::{DropoutMask, dropout, random_bits, uniform};
 pub use gelu::gelu;
