@@ -74,10 +74,17 @@ class Worker:
         return line
 
     def run(self):
-        time.sleep(0.2)  # until the other side's threads have stopped waiting for more
         self.process.stdin.write("run\n")
         self.process.stdin.flush()
         return float(self.answer())
+
+    def round(self):
+        """The median of a few runs: about a second and a half of them."""
+        time.sleep(0.2)  # until the other side's threads have stopped waiting for more
+        seconds = [self.run()]
+        while sum(seconds) < 1.5:
+            seconds.append(self.run())
+        return statistics.median(seconds)
 
     def peak_megabytes(self):
         """Ends the process. (What it reports counts from its start as long as this process stays small: PyTorch is not imported here.)"""
@@ -110,7 +117,7 @@ def compare_workers(name, ours, theirs, arguments):
         sys.exit(f"{name}: the two sides do not compute the same: {ours.check} and {theirs.check}")
     for worker in (ours, theirs):
         worker.run()
-    rounds = [(ours.run(), theirs.run()) for _ in range(arguments.rounds)]
+    rounds = [(ours.round(), theirs.round()) for _ in range(arguments.rounds)]
     row(name, *zip(*rounds), "s")
     row(f"peak memory, {name}", [ours.peak_megabytes()], [theirs.peak_megabytes()], "MB")
 
@@ -182,7 +189,7 @@ def scaling(arguments, folder):
                         ("training step", ("step", f"{folder}/vit-s16.safetensors"))]:
         one, two = Worker(ours(*words), 1), Worker(ours(*words), 2)
         one.run(), two.run()
-        rounds = [(one.run(), two.run()) for _ in range(arguments.rounds)]
+        rounds = [(one.round(), two.round()) for _ in range(arguments.rounds)]
         speedups = [a / b for a, b in rounds]
         print(f"1 to 2 threads, ViT-S/16 {name:15} {statistics.median(speedups):.2f} times"
               f"  {min(speedups):.2f}-{max(speedups):.2f}   at least 1.80", flush=True)
