@@ -197,16 +197,17 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
 }
 
 fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
+    let (device, precision) = session.open_device()?;
     let options = SegmenterOptions {
         size: args.size,
         scales: args.scales.clone(),
         symmetries: if args.symmetries { Symmetries::All } else { Symmetries::Identity },
         tiling: Tiling { above: args.tile_above, tile_side: args.tile_side },
-        precision: session.precision,
+        precision,
     };
     match &args.model {
-        Some(model) => Segmenter::open(model, &session.device, options),
-        None => Segmenter::new(&embedded_model(&session.device)?, &session.device, options),
+        Some(model) => Segmenter::open(model, &device, options),
+        None => Segmenter::new(&embedded_model(&device)?, &device, options),
     }
     .map_err(usage)
 }

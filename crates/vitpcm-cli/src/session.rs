@@ -32,8 +32,8 @@ pub(crate) struct Common {
 
 /// Options of every command, resolved.
 pub(crate) struct Session {
-    pub(crate) device: Device,
-    pub(crate) precision: Precision,
+    device: DeviceName,
+    precision: Option<Precision>,
     pub(crate) seed: u64,
     pub(crate) messages: Messages,
 }
@@ -45,12 +45,22 @@ impl Session {
         }
         // The file itself was read before the options were parsed.
         let _ = &common.config;
-        let device = common.device.unwrap_or_default().open().map_err(usage)?;
-        let precision = common.precision.unwrap_or_else(|| suitable_precision(&device));
+        Ok(Session {
+            device: common.device.unwrap_or_default(),
+            precision: common.precision,
+            seed: common.seed,
+            messages: Messages::new(common.quiet),
+        })
+    }
+
+    /// Opens the device for a command that computes with a network.
+    pub(crate) fn open_device(&self) -> anyhow::Result<(Device, Precision)> {
+        let device = self.device.open().map_err(usage)?;
+        let precision = self.precision.unwrap_or_else(|| suitable_precision(&device));
         if precision == Precision::Bf16 && !device.is_cuda() {
             return Err(usage(anyhow!("--precision bf16 needs an NVIDIA GPU (--device cuda)")));
         }
-        Ok(Session { device, precision, seed: common.seed, messages: Messages::new(common.quiet) })
+        Ok((device, precision))
     }
 }
 
