@@ -45,7 +45,10 @@ fn time_forward(model: &Model, side: usize, precision: Precision, device: &Devic
     // As `Segmenter` runs it.
     let run = || vitpcm_nets::on_worker(|| network.forward(&pixels, &mut Mode::Inference));
     println!("{}", run()?.scores_on_grid.sqr()?.sum_all()?.to_scalar::<f32>()?);
-    answer(device, || Ok(drop(run()?)))
+    answer(device, || {
+        run()?;
+        Ok(())
+    })
 }
 
 /// A whole training step: three passes, gradients, Adam.
