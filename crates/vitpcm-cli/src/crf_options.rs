@@ -1,7 +1,7 @@
 //! The dense CRF's settings as options: a preset, and every parameter on top of it.
 
 use clap::ValueEnum;
-use vitpcm::CrfParams;
+use vitpcm::{CrfNormalization, CrfParams};
 
 /// Settings that papers report.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -41,6 +41,32 @@ pub(crate) struct CrfOptions {
     /// Probabilities below this count as this
     #[arg(long = "crf-floor", value_name = "X", help_heading = "Dense CRF")]
     floor: Option<f32>,
+    /// How filtered values are scaled by the number of pixels that count
+    #[arg(long = "crf-normalization", value_enum, value_name = "NAME", help_heading = "Dense CRF")]
+    normalization: Option<Normalization>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Normalization {
+    /// Not at all
+    None,
+    /// Before filtering
+    Before,
+    /// After filtering: a weighted mean
+    After,
+    /// By the root before and after, as all presets do
+    Symmetric,
+}
+
+impl From<Normalization> for CrfNormalization {
+    fn from(normalization: Normalization) -> Self {
+        match normalization {
+            Normalization::None => Self::None,
+            Normalization::Before => Self::Before,
+            Normalization::After => Self::After,
+            Normalization::Symmetric => Self::Symmetric,
+        }
+    }
 }
 
 impl CrfOptions {
@@ -69,7 +95,7 @@ impl CrfOptions {
             bilateral_sigma_xy: self.bilateral_sigma_xy.unwrap_or(preset.bilateral_sigma_xy),
             bilateral_sigma_rgb: self.bilateral_sigma_rgb.unwrap_or(preset.bilateral_sigma_rgb),
             floor: self.floor.unwrap_or(preset.floor),
-            ..preset
+            normalization: self.normalization.map_or(preset.normalization, CrfNormalization::from),
         }
     }
 }

@@ -31,7 +31,7 @@ mod segmentation;
 mod segmenter;
 
 pub use candle_core::Device;
-pub use dense_crf::Params as CrfParams;
+pub use dense_crf::{Normalization as CrfNormalization, Params as CrfParams};
 pub use device::{DeviceName, suitable_precision};
 pub use embedded::embedded_model;
 pub use error::SegmentError;
