@@ -133,8 +133,7 @@ pub fn transformer_block(
 ) -> Result<Tensor> {
     let is_trained = weights.tensors().chain([x]).any(Tensor::track_op);
     match gradients {
-        // On the CPU single operations are as fast, and their gradients lie in candle's store.
-        Some(gradients) if x.device().is_cuda() && is_trained && has_kernels(&[x]) => {
+        Some(gradients) if is_trained && has_kernels(&[x]) => {
             as_one_operation(x, weights, options, gradients)
         }
         _ => by_single_operations(x, weights, options),
