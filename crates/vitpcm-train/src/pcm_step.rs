@@ -116,6 +116,7 @@ impl PcmStep {
         let mut sums: Option<Vec<Tensor>> = None;
         let mut losses = StepLosses::default();
         for batch in batches {
+            dropout.begin_batch();
             let share = batch.len() as f64 / num_images as f64;
             let tensors = self.loss_tensors(batch, dropout)?;
             let store = (&tensors.total * share)?.backward()?;
