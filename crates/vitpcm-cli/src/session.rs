@@ -6,6 +6,7 @@ use anyhow::anyhow;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use vitpcm::Device;
+use vitpcm_train::Ranks;
 
 /// Options of every command, as typed.
 #[derive(clap::Args)]
@@ -28,14 +29,16 @@ pub(crate) struct Common {
 }
 
 /// Options of every command, resolved.
-pub(crate) struct Session {
+pub(crate) struct Session<'a> {
     pub(crate) device: Device,
     pub(crate) seed: u64,
     pub(crate) messages: Messages,
+    /// The processes that do the work together.
+    pub(crate) ranks: &'a Ranks,
 }
 
-impl Session {
-    pub(crate) fn new(common: &Common) -> anyhow::Result<Session> {
+impl<'a> Session<'a> {
+    pub(crate) fn new(common: &Common, ranks: &'a Ranks) -> anyhow::Result<Self> {
         if let Some(threads) = common.threads {
             rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build_global()?;
         }
@@ -44,8 +47,17 @@ impl Session {
         Ok(Session {
             device: device(common.device.as_deref()).map_err(usage)?,
             seed: common.seed,
-            messages: Messages::new(common.quiet),
+            messages: match (ranks.is_first(), common.quiet) {
+                (true, false) => Messages::All,
+                _ => Messages::Failures,
+            },
+            ranks,
         })
+    }
+
+    /// For what every rank comes upon alike: said by the first one.
+    pub(crate) fn common_messages(&self) -> &Messages {
+        if self.ranks.is_first() { &self.messages } else { &Messages::None }
     }
 }
 

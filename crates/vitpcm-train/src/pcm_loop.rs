@@ -2,9 +2,12 @@
 //!
 //! The run folder: `config.toml` (all settings), `model.safetensors` (the best model), `last/` (the full state),
 //! `metrics.csv`, TensorBoard's event files. Every file is replaced whole or only appended to.
+//!
+//! On several ranks all run this loop in step: each takes its share of every step's images, the gradients are summed,
+//! and all take the same step. What decides the course (losses, a wish to stop, validation) is summed as well, so that
+//! all decide alike. The first rank alone writes.
 
 use std::collections::{BTreeMap, HashSet};
-use std::iter::Peekable;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +16,8 @@ use std::time::Instant;
 
 use candle_core::Device;
 use vitpcm_data::{Dataset, EpochStream, ImageLimits, Loaded, Loader, LoaderOptions, TaggedImage};
+use vitpcm_masks::Classes;
 use vitpcm_masks::resampling::Alignment;
-use vitpcm_masks::{Classes, atomic_file};
 use vitpcm_nets::{
     Dropout, GridAlignment, ImportedBackbone, Initialisation, Model, ModelInfo, Normalisation, Parameters,
     Storage, Variant, VitConfig,
@@ -26,11 +29,14 @@ use crate::config::TrainConfig;
 use crate::ema::Ema;
 use crate::error::{Result, TrainError};
 use crate::events::{Event, RunSummary};
-use crate::metrics_csv::{MetricsCsv, MetricsRow};
+use crate::fingerprint;
+use crate::metrics_csv::MetricsRow;
 use crate::optimiser::{Adam, AdamConfig};
 use crate::pcm_step::PcmStep;
-use crate::tensorboard::EventFile;
-use crate::validation::{Validated, Validation, ValidationImage, Validator};
+use crate::ranks::Ranks;
+use crate::run_files::RunFiles;
+use crate::shares::{Shares, StepOfAll};
+use crate::validation::{Validation, ValidationImage, Validator};
 
 /// A training run: what on, what with, where to.
 #[derive(Debug)]
@@ -123,23 +129,39 @@ impl TrainData {
     fn fingerprint(&self) -> u64 {
         let classes = self.classes.names().iter().map(String::as_bytes);
         let images = self.training.iter().flat_map(|image| [image.name.as_bytes(), image.tags.as_slice()]);
-        // FNV-1a, with a byte between the parts that neither holds.
-        let bytes = classes.chain(images).flat_map(|part| part.iter().copied().chain([255]));
-        bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
-        })
+        // With a byte between the parts that neither holds.
+        fingerprint::of_bytes(classes.chain(images).flat_map(|part| part.iter().copied().chain([255])))
     }
 }
 
-/// Trains. `events` hears what happens; `stop`, once true, ends the run after the running step with its state saved.
-pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Result<TrainOutcome> {
+/// Trains, together with all other `ranks`. `events` hears what happens (on other ranks than the first, of inputs left
+/// out only); `stop`, once true on any rank, ends the run after the running step with its state saved. An error is this
+/// rank's: whoever gets one on several ranks ends the others, which wait for it ([`Ranks::abort`]).
+pub fn train(
+    job: &TrainJob,
+    ranks: &Ranks,
+    events: &Sender<Event>,
+    stop: &AtomicBool,
+) -> Result<TrainOutcome> {
     let config = &job.config;
     config.check()?;
-    let tell = |event: Event| drop(events.send(event)); // a run does not depend on being heard
+    let tell = |event: Event| {
+        if ranks.is_first() || matches!(event, Event::Warning(_)) {
+            drop(events.send(event)); // a run does not depend on being heard
+        }
+    };
     let schedule = &config.schedule;
+    let shares = Shares::new(schedule, ranks)?;
+    if !ranks.all_equal(fingerprint::of_bytes(config.to_toml()?.bytes()) ^ job.data.fingerprint()) {
+        let reason = "the ranks do not see the same settings and the same data set".to_owned();
+        return Err(TrainError::Ranks(reason));
+    }
 
-    // The state: loaded, or new.
-    let mut saved = open_run_folder(job)?;
+    // The state: loaded, or new; on other ranks the first one's.
+    let mut saved = match ranks.is_first() {
+        true => open_run_folder(job)?,
+        false => Some(checkpoint::receive(ranks, &job.device)?),
+    };
     let (info, parameters, mut progress) = match &saved {
         Some(saved) => (saved.info.clone(), saved.parameters.clone(), saved.progress.clone()),
         None => initial_state(job)?,
@@ -159,17 +181,19 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
         saved.restore(&mut adam, average.as_mut())?;
     }
 
-    // The run folder's files.
-    write_text(&job.out.join("config.toml"), &config.to_toml()?)?;
-    let mut metrics = MetricsCsv::open(&job.out.join("metrics.csv"), progress.step)?;
-    let mut event_file = EventFile::create(&job.out, progress.step)?;
+    // The run folder's files, which the first rank writes.
+    let mut files = match ranks.is_first() {
+        true => Some(RunFiles::open(&job.out, config, progress.step)?),
+        false => None,
+    };
     let save = |progress: &mut Progress,
                 step: &PcmStep,
                 adam: &Adam,
                 average: Option<&Ema>,
-                metrics: &MetricsCsv| {
+                files: &Option<RunFiles>| {
+        let Some(files) = files else { return Ok(()) };
         // Rows first: a state must never be ahead of its metrics.
-        metrics.sync()?;
+        files.metrics.sync()?;
         progress.adam_steps = adam.num_steps;
         progress.average_updates = average.map_or(0, |average| average.num_updates);
         checkpoint::save(&job.out, &info, progress, step, adam, average)?;
@@ -177,7 +201,10 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
         Ok::<(), TrainError>(())
     };
     if saved.is_none() {
-        save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+        save(&mut progress, &step, &adam, average.as_ref(), &files)?;
+    }
+    if ranks.is_first() {
+        checkpoint::send(&job.out, ranks)?;
     }
 
     // The data.
@@ -197,6 +224,9 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
         num_parameters: network.num_parameters(),
         train_size: info.train_size,
     }));
+    if let Some(text) = shares.unevenness() {
+        tell(Event::Note(text));
+    }
 
     let (session_start, steps_before) = (Instant::now(), progress.step);
     let mut last_save = Instant::now();
@@ -213,32 +243,49 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
         if progress.epochs_since_best >= schedule.patience {
             return outcome(Ending::OutOfPatience, &progress);
         }
-        let mut stream = loader.epoch(progress.epoch as u64, progress.images_taken).peekable();
+        let num_left = num_images - progress.images_taken;
+        let is_own = |place| shares.is_own(place, num_left);
+        let mut stream = loader.epoch_share(progress.epoch as u64, progress.images_taken, is_own);
         let mut step_start = Instant::now();
         // Steps, until the epoch's images are used up.
-        while stream.peek().is_some() {
-            let (images, broken) = take_batch(&mut stream, loader.images(), schedule.effective_batch);
-            broken.iter().for_each(|reason| warn(format!("{reason}; left out of the training")));
-            let is_last = stream.peek().is_none();
-            progress.images_taken = num_images - stream.size_hint().0;
-            if images.is_empty() {
-                break;
+        while progress.images_taken < num_images {
+            let num_places = schedule.effective_batch.min(num_images - progress.images_taken);
+            progress.images_taken += num_places;
+            let is_last = progress.images_taken == num_images;
+            let own_batches = shares.own_batches(num_places);
+            let mut batches = Vec::with_capacity(own_batches.len());
+            for index in own_batches.clone() {
+                let count = shares.batch_places(index, num_places);
+                let (images, broken) = take_images(&mut stream, loader.images(), count);
+                broken.iter().for_each(|reason| warn(format!("{reason}; left out of the training")));
+                if !images.is_empty() {
+                    let (normalisation, num_classes) = (&info.normalisation, network.num_classes);
+                    batches.push(TaggedBatch::new(&images, &maker, normalisation, num_classes, &job.device)?);
+                }
             }
-            let batches = images.chunks(schedule.batch).map(|images| {
-                TaggedBatch::new(images, &maker, &info.normalisation, network.num_classes, &job.device)
-            });
-            let batches = batches.collect::<Result<Vec<_>>>()?;
-            let (losses, gradients) = step.gradients(&batches, &mut progress.dropout)?;
+            let mut dropout = progress.dropout.after_batches(own_batches.start);
+            let (losses, gradients) = step.gradients(&batches, &mut dropout)?;
+            progress.dropout = progress.dropout.after_batches(shares.num_batches(num_places));
+            let own_images: usize = batches.iter().map(TaggedBatch::len).sum();
+            let StepOfAll { losses, num_images: step_images, stop: is_stopped } =
+                StepOfAll::sum(ranks, &losses, own_images, stop.load(Ordering::Relaxed));
+            if step_images == 0 {
+                continue; // none of them could be read; behind the last step, the epoch ends without a row to validate on
+            }
             if !losses.are_finite() {
+                let own = batches.iter().flat_map(|batch| &batch.names).map(|name| format!("{name}\n"));
+                let names = ranks.gather(own.collect::<String>().into_bytes()).concat();
                 return Err(TrainError::NotFinite {
                     epoch: progress.epoch + 1,
                     step: progress.step + 1,
                     mce: losses.mce,
                     et: losses.et,
                     l2: losses.l2,
-                    names: images.into_iter().map(|image| image.name).collect(),
+                    names: String::from_utf8_lossy(&names).lines().map(str::to_owned).collect(),
                 });
             }
+            let share = own_images as f64 / step_images as f64;
+            let gradients = ranks.sum_gradients(gradients, share, step.variables())?;
             let epochs_done = progress.epoch as f64
                 + progress.epoch_steps as f64 / steps_per_epoch.max(progress.epoch_steps + 1) as f64;
             let rate = schedule.rate_at(epochs_done, adam.num_steps);
@@ -259,26 +306,27 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
                 loss_et: losses.et,
                 loss_l2: losses.l2,
                 loss: losses.total,
-                images_per_second: images.len() as f64 / step_start.elapsed().as_secs_f64().max(1e-9),
+                images_per_second: step_images as f64 / step_start.elapsed().as_secs_f64().max(1e-9),
             };
             step_start = Instant::now();
-            write_step_events(&mut event_file, &row)?;
-            if is_last {
-                progress.waiting_row = Some(row.clone());
-            } else {
-                metrics.append(&row, None)?;
+            if let Some(files) = &mut files {
+                files.write_step_events(&row)?;
+                if !is_last {
+                    files.metrics.append(&row, None)?;
+                }
             }
+            progress.waiting_row = is_last.then(|| row.clone());
             let done = (progress.step - steps_before) as f64;
             let seconds_left =
                 session_start.elapsed().as_secs_f64() / done * num_steps.saturating_sub(progress.step) as f64;
             tell(Event::Step { row, num_steps, seconds_left });
 
-            if stop.load(Ordering::Relaxed) {
-                save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+            if is_stopped {
+                save(&mut progress, &step, &adam, average.as_ref(), &files)?;
                 return outcome(Ending::Interrupted, &progress);
             }
             if !is_last && last_save.elapsed().as_secs_f64() > 60.0 * config.loader.save_minutes {
-                save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+                save(&mut progress, &step, &adam, average.as_ref(), &files)?;
                 last_save = Instant::now();
             }
         }
@@ -288,21 +336,29 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
 
         // The epoch's end: validate, keep the model if it is the best, save.
         let epoch = progress.epoch + 1;
+        if ranks.size() > 1 && !ranks.all_equal(fingerprint::of_weights(step.variables())?) {
+            let reason =
+                format!("the ranks' weights differ after epoch {epoch}: one of them computes wrongly");
+            return Err(TrainError::Ranks(reason));
+        }
         let current = match &average {
             Some(average) => average.apply(step.parameters()),
             None => step.parameters(),
         };
         let mut model = Model { info: info.clone(), parameters: current };
         let due = epoch.is_multiple_of(config.validation.every_epochs) || epoch == schedule.epochs;
-        let validated = if due { validator.validate(&model, stop)? } else { None };
-        if stop.load(Ordering::Relaxed) && validated.is_none() {
-            save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+        let validated = if due { validator.validate(&model, ranks, stop)? } else { None };
+        let is_stopped = ranks.any(stop.load(Ordering::Relaxed));
+        if is_stopped && validated.is_none() {
+            save(&mut progress, &step, &adam, average.as_ref(), &files)?;
             return outcome(Ending::Interrupted, &progress);
         }
         let validation = match validated {
             None => None,
             Some(validated) => {
-                write_validation_events(&mut event_file, progress.step, &validated)?;
+                if let Some(files) = &mut files {
+                    files.write_validation_events(progress.step, &validated)?;
+                }
                 validated.warnings.into_iter().for_each(&mut warn);
                 Some(validated.validation)
             }
@@ -317,12 +373,14 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
             progress.best = validation.as_ref().map(|validation| (epoch, validation.score));
             progress.epochs_since_best = 0;
             describe_model(&mut model.info, epoch, progress.step, validation.as_ref());
-            model.save(job.out.join("model.safetensors"), Storage::F32)?;
+            if ranks.is_first() {
+                model.save(job.out.join("model.safetensors"), Storage::F32)?;
+            }
         } else if validation.is_some() {
             progress.epochs_since_best += 1;
         }
-        if let Some(row) = progress.waiting_row.take() {
-            metrics.append(&row, validation.as_ref())?;
+        if let (Some(row), Some(files)) = (progress.waiting_row.take(), &mut files) {
+            files.metrics.append(&row, validation.as_ref())?;
         }
         let mean_loss = (progress.epoch_loss_sum / progress.epoch_steps as f64) as f32;
         tell(Event::Epoch { epoch, mean_loss, validation, is_best });
@@ -332,9 +390,9 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
         if schedule.trained(progress.epoch) != schedule.trained(progress.epoch - 1) {
             (step, adam, average) = new_phase(progress.epoch, step.parameters())?;
         }
-        save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+        save(&mut progress, &step, &adam, average.as_ref(), &files)?;
         last_save = Instant::now();
-        if stop.load(Ordering::Relaxed) && progress.epoch < schedule.epochs {
+        if is_stopped && progress.epoch < schedule.epochs {
             return outcome(Ending::Interrupted, &progress);
         }
     }
@@ -346,25 +404,24 @@ pub fn has_saved_state(out: &Path) -> bool {
     checkpoint::state_path(out).is_file()
 }
 
-/// The next images of an epoch that could be read, at most `count`, and those that could not. Broken images behind the
-/// last one are taken as well, so that an epoch is over exactly when its stream is.
-pub(crate) fn take_batch(
-    stream: &mut Peekable<EpochStream>,
+/// The next `count` images of an epoch, or those that are left: which could be read, and why the others could not. A
+/// broken image leaves its place empty, since no rank knows of those that other ranks read.
+pub(crate) fn take_images(
+    stream: &mut EpochStream,
     images: &[TaggedImage],
     count: usize,
 ) -> (Vec<TaggedViews>, Vec<String>) {
     let (mut taken, mut broken) = (Vec::with_capacity(count), Vec::new());
-    loop {
-        let wanted = |loaded: &Loaded| taken.len() < count || matches!(loaded, Loaded::Broken { .. });
-        match stream.next_if(wanted) {
-            Some(Loaded::Views { index, views }) => {
+    for loaded in stream.take(count) {
+        match loaded {
+            Loaded::Views { index, views } => {
                 let TaggedImage { name, tags, .. } = images[index].clone();
                 taken.push(TaggedViews { name, tags, views });
             }
-            Some(Loaded::Broken { reason, .. }) => broken.push(reason),
-            None => return (taken, broken),
+            Loaded::Broken { reason, .. } => broken.push(reason),
         }
     }
+    (taken, broken)
 }
 
 /// Makes the folder, or reads its state. A new run wants a folder without anything in it.
@@ -473,34 +530,6 @@ fn validator<'a>(job: &'a TrainJob, training: &Loader) -> Validator<'a> {
     Validator { config, classes, images, loader, limits, device: &job.device }
 }
 
-fn write_step_events(file: &mut EventFile, row: &MetricsRow) -> Result<()> {
-    let scalars = [
-        ("train/loss", row.loss),
-        ("train/loss_mce", row.loss_mce),
-        ("train/loss_et", row.loss_et),
-        ("train/loss_l2", row.loss_l2),
-        ("train/rate", row.rate as f32),
-        ("train/images_per_second", row.images_per_second as f32),
-    ];
-    scalars.into_iter().try_for_each(|(tag, value)| file.scalar(tag, row.step, value))
-}
-
-fn write_validation_events(file: &mut EventFile, step: u64, validated: &Validated) -> Result<()> {
-    let validation = &validated.validation;
-    let scalars = [
-        ("val/miou", validation.miou),
-        ("val/pixel_accuracy", validation.pixel_accuracy),
-        ("val/tag_f1", Some(validation.tag_f1)),
-        ("val/et_loss", validation.et_loss),
-    ];
-    for (tag, value) in scalars {
-        if let Some(value) = value {
-            file.scalar(tag, step, value as f32)?;
-        }
-    }
-    validated.strips.iter().try_for_each(|(name, strip)| file.picture(&format!("val/{name}"), step, strip))
-}
-
 /// What the model file says about how it came about.
 fn describe_model(info: &mut ModelInfo, epoch: usize, step: u64, validation: Option<&Validation>) {
     let mut say = |key: &str, value: String| info.provenance.insert(key.to_owned(), value);
@@ -511,9 +540,4 @@ fn describe_model(info: &mut ModelInfo, epoch: usize, step: u64, validation: Opt
         say("val_miou_tags_given", format!("{miou:.2}"));
     }
     say("val_tag_f1", format!("{:.2}", validation.tag_f1));
-}
-
-fn write_text(path: &Path, text: &str) -> Result<()> {
-    use std::io::Write;
-    atomic_file::write(path, |file| file.write_all(text.as_bytes())).map_err(TrainError::io(path))
 }
