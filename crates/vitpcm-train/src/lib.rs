@@ -41,6 +41,8 @@ mod ema;
 mod error;
 mod events;
 mod fingerprint;
+#[cfg(any(feature = "mpi", test))]
+mod gradient_buckets;
 pub mod losses;
 mod metrics_csv;
 #[cfg(feature = "mpi")]

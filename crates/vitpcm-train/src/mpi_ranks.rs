@@ -1,6 +1,7 @@
 //! Ranks by MPI. An error in MPI itself ends all ranks with MPI's own message (its default), so that nothing here
 //! returns one.
 
+use candle_core::{Tensor, Var};
 use mpi::Threading;
 use mpi::collective::SystemOperation;
 use mpi::environment::{Universe, is_finalized, is_initialized};
@@ -8,6 +9,10 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Equivalence, Root, Source};
 
 use crate::error::{Result, TrainError};
+use crate::gradient_buckets::sum_in_buckets;
+
+/// Gradients travel in pieces of about so many numbers (25 MB): enough for full bandwidth, little beside the weights.
+const BUCKET: usize = 25_000_000 / size_of::<f32>();
 
 /// MPI counts in 32 bits: more bytes than this are sent in several pieces.
 const PIECE: usize = 1 << 28;
@@ -39,6 +44,16 @@ impl MpiRanks {
     pub(crate) fn sum<T: Equivalence + Clone>(&self, values: &mut [T]) {
         let own = values.to_vec();
         SimpleCommunicator::world().all_reduce_into(&own[..], values, SystemOperation::sum());
+    }
+
+    pub(crate) fn sum_gradients(
+        &self,
+        gradients: &[Tensor],
+        share: f64,
+        variables: &[(String, Var)],
+    ) -> Result<Vec<Tensor>> {
+        let sum = |values: &mut [f32]| self.sum(values);
+        sum_in_buckets(gradients, share as f32, variables, BUCKET, sum)
     }
 
     pub(crate) fn broadcast(&self, mut bytes: Vec<u8>) -> Vec<u8> {
