@@ -1,28 +1,21 @@
-"""Times the operations of vitpcm-ops and PyTorch's eager ones in turns and prints a table of ratios.
+"""PyTorch's side for single operations: times them as crates/vitpcm-ops/examples/time_ops.rs does, and prints the same lines.
 
-    cargo build --release -p vitpcm-ops --examples
-    python benches/peer/ops.py [--rounds 5] [--threads 2] [name ...]
-
-Needs PyTorch. Same sizes, same threads, f32, one side at a time; each side takes the median of its calls in a round,
-the table the median over rounds. A ratio below 1 says that vitpcm-ops is faster.
+    RAYON_NUM_THREADS=2 python ops.py [BEGINNING_OF_A_NAME ...]
 """
 
-import argparse
 import os
-import pathlib
 import statistics
-import subprocess
+import sys
 import time
 
 import torch
 from torch.nn import functional
 
-EXAMPLE = pathlib.Path(__file__).parents[2] / "target/release/examples/time_ops"
-
 
 def operations():
-    """Name -> function without arguments, at the sizes of `examples/time_ops.rs`."""
-    table = {}
+    """Name -> (function without arguments, its floating point operations), as in `examples/time_ops.rs`."""
+    left, right = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    table = {"product_2048": (lambda: functional.linear(left, right), 2 * 2048**3)}
     for tokens in (577, 3601):
         x, hidden = torch.randn(1, tokens, 384), torch.randn(1, tokens, 1536)
         weight, bias = torch.randn(1536, 384), torch.randn(1536)
@@ -30,15 +23,20 @@ def operations():
         scale, shift = torch.randn(384), torch.randn(384)
         qkv = torch.randn(1, tokens, 1152)
         leaf = qkv.clone().requires_grad_()
-        table |= {
-            f"linear_384_1536_{tokens}": lambda x=x, w=weight, b=bias: functional.linear(x, w, b),
-            f"linear_gelu_384_1536_{tokens}": lambda x=x, w=weight, b=bias: functional.gelu(functional.linear(x, w, b)),
-            f"linear_1536_384_{tokens}": lambda x=hidden, w=back, b=back_bias: functional.linear(x, w, b),
-            f"gelu_1536_{tokens}": lambda x=hidden: functional.gelu(x),
-            f"layer_norm_384_{tokens}": lambda x=x, s=scale, b=shift: functional.layer_norm(x, (384,), s, b, 1e-6),
-            f"attention_{tokens}": lambda x=qkv: attention(x),
-            f"attention_backward_{tokens}": lambda x=leaf: torch.autograd.grad(attention(x).sum(), x),
+        product, pairs = 2 * tokens * 384 * 1536, 4 * tokens**2 * 384
+        of_tokens = {
+            "linear_384_1536": (lambda x=x, w=weight, b=bias: functional.linear(x, w, b), product),
+            "linear_gelu_384_1536": (
+                lambda x=x, w=weight, b=bias: functional.gelu(functional.linear(x, w, b)),
+                product,
+            ),
+            "linear_1536_384": (lambda x=hidden, w=back, b=back_bias: functional.linear(x, w, b), product),
+            "gelu_1536": (lambda x=hidden: functional.gelu(x), 0),
+            "layer_norm_384": (lambda x=x, s=scale, b=shift: functional.layer_norm(x, (384,), s, b, 1e-6), 0),
+            "attention": (lambda x=qkv: attention(x), pairs),
+            "attention_backward": (lambda x=leaf: torch.autograd.grad(attention(x).sum(), x), 3.5 * pairs),
         }
+        table |= {f"{name}_{tokens}": entry for name, entry in of_tokens.items()}
     rows = torch.nn.LSTM(384, 192, bidirectional=True, batch_first=True)
     columns = torch.nn.LSTM(384, 192, bidirectional=True, batch_first=True)
     parameters = [*rows.parameters(), *columns.parameters()]
@@ -49,11 +47,11 @@ def operations():
         with torch.no_grad():
             hv_bilstm(grid, rows, columns)
 
-    table["hv_bilstm_24"] = inference
-    table["hv_bilstm_backward_24"] = lambda: torch.autograd.grad(
-        hv_bilstm(leaf, rows, columns).sum(), [leaf, *parameters]
-    )
-    return table
+    def training():
+        torch.autograd.grad(hv_bilstm(leaf, rows, columns).sum(), [leaf, *parameters])
+
+    flops = 2 * 576 * 3072 * (384 + 192)
+    return table | {"hv_bilstm_24": (inference, flops), "hv_bilstm_backward_24": (training, 3 * flops)}
 
 
 def attention(qkv):
@@ -83,39 +81,13 @@ def median_milliseconds(run):
     return statistics.median(times)
 
 
-def ours(names, threads):
-    environment = os.environ | {"RAYON_NUM_THREADS": str(threads)}
-    output = subprocess.run([EXAMPLE, *names], env=environment, check=True, capture_output=True, text=True).stdout
-    lines = [line.split() for line in output.splitlines()]
-    return {fields[0]: float(fields[1]) for fields in lines}
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("names", nargs="*", help="only operations whose names begin so")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    peers = {
-        name: run
-        for name, run in operations().items()
-        if not arguments.names or any(name.startswith(wanted) for wanted in arguments.names)
-    }
-    rounds = []
-    for _ in range(arguments.rounds):
-        mine = ours(arguments.names, arguments.threads)
-        theirs = {name: median_milliseconds(run) for name, run in peers.items()}
-        rounds.append((mine, theirs))
-    print(f"{'operation':32} {'vitpcm-ops':>11} {'PyTorch':>11} {'ratio':>6}  spread of the ratio")
-    for name in peers:
-        mine = [mine[name] for mine, _ in rounds]
-        theirs = [theirs[name] for _, theirs in rounds]
-        ratios = [a / b for a, b in zip(mine, theirs)]
-        print(
-            f"{name:32} {statistics.median(mine):8.2f} ms {statistics.median(theirs):8.2f} ms "
-            f"{statistics.median(ratios):6.2f}  {min(ratios):.2f}-{max(ratios):.2f}"
-        )
+    torch.set_num_threads(int(os.environ["RAYON_NUM_THREADS"]))
+    wanted = sys.argv[1:]
+    for name, (run, flops) in operations().items():
+        if not wanted or any(name.startswith(beginning) for beginning in wanted):
+            milliseconds = median_milliseconds(run)
+            print(f"{name} {milliseconds:.3f} ms {flops / milliseconds / 1e6:.1f} GFLOP/s", flush=True)
 
 
 if __name__ == "__main__":

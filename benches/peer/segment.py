@@ -1,19 +1,15 @@
-#!/usr/bin/env python3
-"""`vitpcm segment` of a folder beside the same work in PyTorch: time per image and peak memory, in one run.
+"""`vitpcm segment` of a folder beside the same work in PyTorch, for compare.py.
 
-usage: segment.py FOLDER_OF_IMAGES [--count 20] [--size 960] [--backbone vit-s16] [--rounds 3] [--threads 2]
-needs: a built target/release/vitpcm, and torch, pillow, numpy in the Python that runs this
+Both sides read the same untrained model file, decode, resize (antialiased bilinear), run the network, enlarge the scores, take the
+arg-max and write one indexed PNG an image. Seconds an image are those of a run over all images less one over the first, so that
+neither start counts. Run with images it is PyTorch's side:
 
-Both sides read the same untrained model file, decode, resize (antialiased bilinear), run the network, enlarge the
-scores, take the arg-max and write one indexed PNG an image. They take turns; the table gives medians and the range.
-PyTorch runs eager with its fused attention. Times are those of whole processes less their start (a run over one
-image is subtracted), memory is the peak of the process (ru_maxrss).
+    python segment.py THREADS MODEL BACKBONE SIDE OUT IMAGE ...
 """
-import argparse
-import importlib.util
-import json
+
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,50 +17,30 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-VARIANTS = {
-    "vit-ti16": dict(width=192, heads=3),
-    "vit-s16": dict(width=384, heads=6),
-    "vit-b16": dict(width=768, heads=12),
-}
+SIDE = 960
 
 
-def torch_side(args):
-    """The worker process: segments the listed images with PyTorch."""
+def segment(threads, model, backbone, side, out, images):
+    """PyTorch's side."""
+    import network
     import numpy as np
     import torch
     import torch.nn.functional as F
     from PIL import Image
 
-    torch.set_num_threads(args.threads)
-    torch.set_grad_enabled(False)
-    spec = importlib.util.spec_from_file_location("twin", ROOT / "reference/nets/make.py")
-    twin = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(twin)
-
-    def fused_forward(self, x):
-        batch, tokens, width = x.shape
-        q, k, v = self.attn.qkv(self.norm1(x)).reshape(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, tokens, width)
-        x = x + self.attn.proj(attended)
-        return x + self.mlp.fc2(F.gelu(self.mlp.fc1(self.norm2(x))))
-
-    twin.Block.forward = fused_forward
-    tensors = twin.read_safetensors(args.model)
-    grid = round((tensors["pos_embed"].shape[1] - 1) ** 0.5)
-    network = twin.Pcm(classes=21, units=192, patch=16, depth=12, registers=0, layer_scale=False,
-                       position_grid=grid, **VARIANTS[args.backbone])
-    network.load_state_dict(tensors)
-    network.eval()
+    torch.set_num_threads(threads)
     palette = [channel for label in range(256) for channel in (label, label, label)]
-    for path in args.images:
-        pixels = torch.from_numpy(np.asarray(Image.open(path).convert("RGB"))).permute(2, 0, 1)[None].float()
-        height, width = pixels.shape[2:]
-        pixels = F.interpolate(pixels, (args.size, args.size), mode="bilinear", antialias=True)
-        scores, _ = network((pixels - 127.5) / 127.5)
-        scores = F.interpolate(scores.permute(0, 3, 1, 2), (height, width), mode="bilinear")
-        mask = Image.fromarray(scores[0].argmax(0).to(torch.uint8).numpy())
-        mask.putpalette(palette)
-        mask.save(pathlib.Path(args.out) / (pathlib.Path(path).stem + ".png"))
+    with torch.inference_mode():
+        net = network.load(model, backbone)
+        for path in images:
+            pixels = torch.from_numpy(np.asarray(Image.open(path).convert("RGB"))).permute(2, 0, 1)[None].float()
+            height, width = pixels.shape[2:]
+            pixels = F.interpolate(pixels, (side, side), mode="bilinear", antialias=True)
+            scores, _ = net((pixels - 127.5) / 127.5)
+            scores = F.interpolate(scores.permute(0, 3, 1, 2), (height, width), mode="bilinear")
+            mask = Image.fromarray(scores[0].argmax(0).to(torch.uint8).numpy())
+            mask.putpalette(palette)
+            mask.save(pathlib.Path(out) / (pathlib.Path(path).stem + ".png"))
 
 
 def measured(command):
@@ -77,57 +53,62 @@ def measured(command):
     return time.perf_counter() - start, usage.ru_maxrss / 1024
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", nargs="?")
-    parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--size", type=int, default=960)
-    parser.add_argument("--backbone", default="vit-s16", choices=VARIANTS)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--model")
-    parser.add_argument("--out")
-    parser.add_argument("--images", nargs="*")
-    args = parser.parse_args()
-    if args.images:
-        return torch_side(args)
+def compare(arguments, model, row):
+    """Prints the lines of the table: time an image, memory, and our rate beside that of our network alone."""
+    import compare
+    import numpy as np
+    from PIL import Image
 
-    vitpcm = ROOT / "target/release/vitpcm"
-    images = sorted(pathlib.Path(args.folder).glob("*.jpg"))[: args.count]
     with tempfile.TemporaryDirectory() as folder:
-        model = f"{folder}/model.safetensors"
-        subprocess.run([vitpcm, "model", "random", "--backbone", args.backbone, "--out", model], check=True)
-        ours, theirs = f"{folder}/ours", f"{folder}/theirs"
-        os.mkdir(theirs)
+        images = inputs(arguments, pathlib.Path(folder))
+        mine, peer = f"{folder}/ours", f"{folder}/theirs"
+        os.mkdir(peer)
 
         def our_command(images):
-            return [vitpcm, "segment", *images, "--model", model, "--out", ours, "--size", args.size, "--no-tags",
-                    "--threads", args.threads, "--quiet"]
+            return [ROOT / "target/release/vitpcm", "segment", *images, "--model", model, "--out", mine, "--size", SIDE,
+                    "--no-tags", "--threads", arguments.threads, "--quiet"]
 
         def their_command(images):
-            return [sys.executable, __file__, "--model", model, "--out", theirs, "--size", args.size, "--threads",
-                    args.threads, "--backbone", args.backbone, "--images", *images]
+            return [sys.executable, __file__, arguments.threads, model, "vit-s16", SIDE, peer, *images]
 
-        rows = {"vitpcm": (our_command, []), "PyTorch": (their_command, [])}
-        for _ in range(args.rounds):
-            for command, rounds in rows.values():
+        worker = compare.Worker(compare.ours("forward", model, SIDE), arguments.threads)
+        worker.run()
+        sides = {"ours": (our_command, []), "theirs": (their_command, [])}
+        alone = []
+        for _ in range(arguments.rounds):
+            for command, rounds in sides.values():
                 one, _ = measured(command(images[:1]))
                 many, peak = measured(command(images))
                 rounds.append(((many - one) / (len(images) - 1), one, peak))
-        from PIL import Image
-        import numpy as np
-        agree = [np.mean(np.asarray(Image.open(f"{ours}/{i.stem}.png")) == np.asarray(Image.open(f"{theirs}/{i.stem}.png")))
-                 for i in images]
-    print(f"{args.backbone}, {args.size} px, {len(images)} images, {args.threads} threads, {args.rounds} rounds")
-    print(f"masks agree on {100 * statistics.mean(agree):.2f} % of the pixels")
-    print(f"{'':8} {'s/image':>9} {'range':>13} {'first image s':>14} {'peak MB':>8}")
-    medians = {}
-    for name, (_, rounds) in rows.items():
-        seconds = [r[0] for r in rounds]
-        medians[name] = [statistics.median(r[i] for r in rounds) for i in range(3)]
-        median, one, peak = medians[name]
-        print(f"{name:8} {median:9.3f} {min(seconds):6.3f}–{max(seconds):6.3f} {one:14.2f} {peak:8.0f}")
-    print("ratio    " + json.dumps([round(a / b, 3) for a, b in zip(medians["vitpcm"], medians["PyTorch"])]))
+            alone.append(worker.run())
+        worker.peak_megabytes()
+
+        def label_map(folder, image):
+            return np.asarray(Image.open(f"{folder}/{image.stem}.png"))
+
+        agreeing = statistics.mean(np.mean(label_map(mine, image) == label_map(peer, image)) for image in images)
+    ours, theirs = sides["ours"][1], sides["theirs"][1]
+    name = f"segment, ViT-S/16, {SIDE} px"
+    for index, (title, unit) in enumerate([(f"{name}, an image", "s"), (f"{name}, one image alone", "s"), (f"peak memory, {name}", "MB")]):
+        row(title, [values[index] for values in ours], [values[index] for values in theirs], unit)
+    rates = [network / values[0] for network, values in zip(alone, ours)]
+    starts = [values[1] - network for network, values in zip(alone, ours)]
+    print(f"masks agree on {100 * agreeing:.2f} % of the pixels of {len(images)} images")
+    print(f"rate of segment / rate of the network alone: {statistics.median(rates):.3f}  {min(rates):.2f}-{max(rates):.2f}   at least 0.90")
+    print(f"first mask later than the network alone: {statistics.median(starts):.2f} s  {min(starts):.2f}-{max(starts):.2f}   at most 1.00")
 
 
-main()
+def inputs(arguments, folder):
+    """As many JPEGs as asked for; the repository's photographs are repeated."""
+    if arguments.images:
+        return sorted(pathlib.Path(arguments.images).glob("*.jpg"))[: arguments.count]
+    photographs = sorted((ROOT / "reference/nets/photos").glob("*.jpg"))
+    copies = [folder / f"{index}.jpg" for index in range(arguments.count)]
+    for index, copy in enumerate(copies):
+        shutil.copy(photographs[index % len(photographs)], copy)
+    return copies
+
+
+if __name__ == "__main__":
+    threads, model, backbone, side, out, *images = sys.argv[1:]
+    segment(int(threads), model, backbone, int(side), out, images)

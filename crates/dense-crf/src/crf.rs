@@ -5,8 +5,10 @@ use rayon::prelude::*;
 
 use crate::blur::lanes_for;
 use crate::features::Features;
+use crate::large_buffer::zeros;
 use crate::mean_field::{MeanField, Potential, TileSink};
-use crate::pairwise::Term;
+use crate::pairwise::{Filter, LatticeFilter, Term};
+use crate::stencil::{self, Stencil};
 use crate::tiles::Tiles;
 use crate::{Compatibility, Error, Kernel, Layout, Marginals, Normalization};
 
@@ -104,8 +106,9 @@ impl DenseCrf {
         let tiles = Tiles::new(width, height);
         let lanes = lanes_for(classes.len());
         let num_pixels = width * height;
-        let mut logits = vec![f32::NEG_INFINITY; num_pixels * lanes];
+        let mut logits = zeros(num_pixels * lanes);
         tiles.split_mut(&mut logits, lanes).into_par_iter().enumerate().for_each(|(tile, logits)| {
+            logits.fill(f32::NEG_INFINITY);
             let mut rest = logits;
             for run in tiles.runs(tile) {
                 let (rows, tail) = rest.split_at_mut(run.len() * lanes);
@@ -131,8 +134,13 @@ impl DenseCrf {
         compatibility: Compatibility,
         normalization: Normalization,
     ) -> Result<&mut Self, Error> {
+        // Checks the sigmas, too.
         let features = Features::position(self.width, self.height, sigma_xy)?;
-        self.add(features, &Kernel::Const, compatibility, normalization)
+        if sigma_xy != [stencil::SIGMA; 2] {
+            return self.add_lattice(features, &Kernel::Const, compatibility, normalization);
+        }
+        let filter = Filter::Stencil(Stencil::new(self.width, self.height, normalization)?);
+        self.add(filter, compatibility)
     }
 
     /// Adds an appearance term: pixels near each other and of like colour want equal classes.
@@ -151,7 +159,7 @@ impl DenseCrf {
         normalization: Normalization,
     ) -> Result<&mut Self, Error> {
         let features = Features::position_and_color(self.width, self.height, sigma_xy, image, sigma_color)?;
-        self.add(features, &Kernel::Const, compatibility, normalization)
+        self.add_lattice(features, &Kernel::Const, compatibility, normalization)
     }
 
     /// Adds a term over any features: depth, time, infrared, the output of a network.
@@ -170,26 +178,31 @@ impl DenseCrf {
         normalization: Normalization,
     ) -> Result<&mut Self, Error> {
         let features = Features::given(self.width * self.height, features, num_features)?;
-        self.add(features, kernel, compatibility, normalization)
+        self.add_lattice(features, kernel, compatibility, normalization)
     }
 
-    fn add(
+    fn add_lattice(
         &mut self,
         features: Features<'_>,
         kernel: &Kernel,
         compatibility: Compatibility,
         normalization: Normalization,
     ) -> Result<&mut Self, Error> {
+        let filter = LatticeFilter::new(features, kernel, normalization, &self.tiles)?;
+        self.add(Filter::Lattice(filter), compatibility)
+    }
+
+    fn add(&mut self, filter: Filter, compatibility: Compatibility) -> Result<&mut Self, Error> {
         compatibility.check(self.num_classes)?;
-        self.terms.push(Term::new(features, kernel, compatibility, normalization, &self.tiles)?);
+        self.terms.push(Term { filter, compatibility });
         Ok(self)
     }
 
     /// The marginals after so many iterations of mean field; with 0, or without terms, the softmax of the unary.
     #[must_use]
     pub fn infer(&self, iterations: usize) -> Marginals {
-        let mut values = vec![0.0; self.width * self.height * self.num_classes];
-        let sinks = self.runs_of_tiles(&mut values, self.num_classes);
+        let mut values = zeros(self.width * self.height * self.num_classes);
+        let sinks = self.tiles.split_runs_mut(&mut values, self.width * self.num_classes, self.num_classes);
         self.mean_field()
             .run(iterations, sinks.into_iter().map(|runs| ToMarginals { crf: self, runs }).collect());
         Marginals::new(self.width, self.height, self.num_classes, values)
@@ -200,7 +213,7 @@ impl DenseCrf {
     #[must_use]
     pub fn infer_labels(&self, iterations: usize) -> Vec<u16> {
         let mut labels = vec![0; self.width * self.height];
-        let sinks = self.runs_of_tiles(&mut labels, 1);
+        let sinks = self.tiles.split_runs_mut(&mut labels, self.width, 1);
         self.mean_field()
             .run(iterations, sinks.into_iter().map(|runs| ToLabels { crf: self, runs }).collect());
         labels
@@ -213,37 +226,24 @@ impl DenseCrf {
     }
 
     /// The number of lattice vertices of each term, in the order they were added: what the cost of the blur is
-    /// proportional to.
+    /// proportional to. A Gaussian of one pixel needs none.
     pub fn num_vertices(&self) -> impl Iterator<Item = usize> + '_ {
-        self.terms.iter().map(|term| term.lattice.num_vertices())
+        self.terms.iter().map(|term| match &term.filter {
+            Filter::Lattice(filter) => filter.lattice.num_vertices(),
+            Filter::Stencil(_) => 0,
+        })
     }
 
     fn mean_field(&self) -> MeanField<'_> {
-        let potential =
-            |term: &Term| Potential::new(&term.compatibility, &self.classes, self.num_classes, self.lanes);
-        MeanField {
-            tiles: &self.tiles,
-            logits: &self.logits,
-            lanes: self.lanes,
-            terms: self.terms.iter().map(|term| (term, potential(term))).collect(),
+        let (mut stencils, mut lattices) = (Vec::new(), Vec::new());
+        for term in &self.terms {
+            let potential = Potential::new(&term.compatibility, &self.classes, self.num_classes, self.lanes);
+            match &term.filter {
+                Filter::Lattice(filter) => lattices.push((filter, potential)),
+                Filter::Stencil(stencil) => stencils.push((stencil, potential)),
+            }
         }
-    }
-
-    /// Cuts a row-major image with `stride` values a pixel into each tile's runs.
-    fn runs_of_tiles<'v, T>(&self, values: &'v mut [T], stride: usize) -> Vec<Vec<&'v mut [T]>> {
-        let mut tiles_by_start: Vec<(usize, usize)> = (0..self.tiles.len())
-            .flat_map(|tile| self.tiles.runs(tile).map(move |run| (run.start, tile)))
-            .collect();
-        tiles_by_start.sort_unstable();
-        let starts: Vec<usize> =
-            tiles_by_start.iter().map(|&(start, _)| start).chain([self.width * self.height]).collect();
-        let mut runs: Vec<Vec<&mut [T]>> = (0..self.tiles.len()).map(|_| Vec::new()).collect();
-        for (run, &(_, tile)) in
-            crate::tiles::split_at_starts(values, &starts, stride).into_iter().zip(&tiles_by_start)
-        {
-            runs[tile].push(run);
-        }
-        runs
+        MeanField { tiles: &self.tiles, logits: &self.logits, lanes: self.lanes, stencils, lattices }
     }
 }
 
@@ -254,12 +254,9 @@ struct ToMarginals<'a> {
 }
 
 impl TileSink for ToMarginals<'_> {
-    fn take<const L: usize>(&mut self, first_pixel: usize, marginals: &[f32]) {
-        let num_classes = self.crf.num_classes;
-        let run_length = self.runs[0].len() / num_classes;
-        for (i, row) in marginals.chunks_exact(self.crf.lanes).enumerate() {
-            let pixel = first_pixel + i;
-            let out = &mut self.runs[pixel / run_length][pixel % run_length * num_classes..][..num_classes];
+    fn take<const L: usize>(&mut self, run: usize, marginals: &[f32]) {
+        let rows = marginals.chunks_exact(self.crf.lanes);
+        for (out, row) in self.runs[run].chunks_exact_mut(self.crf.num_classes).zip(rows) {
             for (&value, &class) in row.iter().zip(&self.crf.classes) {
                 out[class] = value;
             }
@@ -274,12 +271,11 @@ struct ToLabels<'a> {
 }
 
 impl TileSink for ToLabels<'_> {
-    fn take<const L: usize>(&mut self, first_pixel: usize, marginals: &[f32]) {
-        let run_length = self.runs[0].len();
-        for (i, row) in marginals.chunks_exact(self.crf.lanes).enumerate() {
-            let pixel = first_pixel + i;
+    fn take<const L: usize>(&mut self, run: usize, marginals: &[f32]) {
+        let rows = marginals.chunks_exact(self.crf.lanes);
+        for (out, row) in self.runs[run].iter_mut().zip(rows) {
             let best = crate::marginals::arg_max(&row[..self.crf.classes.len()]);
-            self.runs[pixel / run_length][pixel % run_length] = self.crf.classes[best] as u16;
+            *out = self.crf.classes[best] as u16;
         }
     }
 }

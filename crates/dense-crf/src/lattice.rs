@@ -3,21 +3,29 @@
 //!
 //! Two levels. Each tile of pixels has *rows*, one for each vertex that its pixels touch, numbered from 0 so that a pixel's
 //! vertex takes 16 bits. All tiles' rows lie one after the other in one buffer; a *vertex* of the lattice gathers the rows
-//! of the tiles that touch it. Vertices are laid out once for each blur axis, along the lattice lines of that axis, so
-//! that the blur is a three-tap filter over neighbouring entries that reads each vertex once from afar.
+//! of the tiles that touch it. Vertices are sorted by their keys, hence by their place in the image, and cut into *blocks*
+//! of whole places: axes of the colours never leave a block, which is blurred along all of them while it is in the cache.
+
+use std::ops::Range;
 
 use rayon::prelude::*;
 
 use crate::Error;
+use crate::blur::{LatticeValues, blur};
+use crate::chains::Chains;
 use crate::features::{Features, LANES, MAX_DIMENSION};
-use crate::neighbors::Neighbors;
+use crate::large_buffer::zeros;
+
 use crate::row_table::RowTable;
-use crate::simplex::{Embedding, Simplices};
-use crate::tiles::Tiles;
+use crate::simplex::{Embedding, PLACE_AXES, Simplices};
+use crate::tiles::{Tiles, split_at_starts};
 
 /// Barycentric coordinates are stored as 16-bit fractions of this. The rounding, 8e-6, changes marginals by less than
 /// f32 sums in another order do on real images, and it halves the largest table.
 pub(crate) const WEIGHT_ONE: f32 = 65535.0;
+
+/// Vertices of a block, or more: with 24 classes a fifth of a second-level cache.
+const BLOCK: usize = 2048;
 
 pub(crate) struct Lattice {
     dimension: usize,
@@ -31,8 +39,10 @@ pub(crate) struct Lattice {
     pub(crate) vertex_starts: Vec<u32>,
     /// The rows of each vertex in ascending order.
     pub(crate) rows_of_vertex: Vec<u32>,
-    /// Neighbours along each of the d+1 axes.
-    pub(crate) neighbors: Vec<Neighbors>,
+    /// The lines of neighbours along each of the d+1 axes.
+    pub(crate) chains: Vec<Chains>,
+    /// Blocks that the chains are grouped by.
+    pub(crate) num_blocks: usize,
 }
 
 impl Lattice {
@@ -51,19 +61,85 @@ impl Lattice {
             row_starts.push(row_starts[row_starts.len() - 1] + keys.len());
         }
         let (keys, vertex_starts, rows_of_vertex) = group_by_vertex(keys_of_tiles, &row_starts);
-        let neighbors =
-            (0..=dimension).into_par_iter().map(|axis| Neighbors::along(axis, &embedding, &keys)).collect();
+        let block_starts = block_starts(&embedding, &keys);
+        let chains = (0..=dimension)
+            .into_par_iter()
+            .map(|axis| Chains::along(axis, &embedding, &keys, &block_starts))
+            .collect();
         let mut vertex_of_row = vec![0; rows_of_vertex.len()];
         for (vertex, range) in vertex_starts.windows(2).enumerate() {
             for &row in &rows_of_vertex[range[0] as usize..range[1] as usize] {
                 vertex_of_row[row as usize] = vertex as u32;
             }
         }
-        Ok(Self { dimension, corners, row_starts, vertex_of_row, vertex_starts, rows_of_vertex, neighbors })
+        Ok(Self {
+            dimension,
+            corners,
+            row_starts,
+            vertex_of_row,
+            vertex_starts,
+            rows_of_vertex,
+            chains,
+            num_blocks: block_starts.len() - 1,
+        })
+    }
+
+    /// The filter applied to an image with `L` values a pixel, in tile order. `value_of` gives those of a pixel by its row-major
+    /// index.
+    pub(crate) fn filter<const L: usize>(
+        &self,
+        tiles: &Tiles,
+        value_of: impl Fn(usize) -> [f32; L] + Sync,
+    ) -> Vec<[f32; L]> {
+        let num_corners = self.dimension + 1;
+        let mut values = LatticeValues::new(self, L);
+        let rows_of_tiles = split_at_starts(&mut values.rows, &self.row_starts, L);
+        rows_of_tiles.into_par_iter().enumerate().for_each(|(tile, rows)| {
+            let (rows, _) = rows.as_chunks_mut::<L>();
+            let corners = tiles.slice(&self.corners, num_corners, tile).chunks_exact(num_corners);
+            for (pixel, corners) in tiles.runs(tile).flatten().zip(corners) {
+                let value = value_of(pixel);
+                for corner in corners {
+                    add_scaled(
+                        &mut rows[(corner & 0xffff) as usize],
+                        (corner >> 16) as f32 / WEIGHT_ONE,
+                        &value,
+                    );
+                }
+            }
+        });
+        blur(self, &mut values, L);
+        let (blurred, _) = values.vertices.as_chunks::<L>();
+        let mut out = vec![[0.0; L]; tiles.num_pixels()];
+        tiles.split_mut(&mut out, 1).into_par_iter().enumerate().for_each(|(tile, out)| {
+            let vertices = &self.vertex_of_row[self.row_starts[tile]..self.row_starts[tile + 1]];
+            let corners = tiles.slice(&self.corners, num_corners, tile).chunks_exact(num_corners);
+            for (out, corners) in out.iter_mut().zip(corners) {
+                for corner in corners {
+                    let vertex = vertices[(corner & 0xffff) as usize] as usize;
+                    add_scaled(out, (corner >> 16) as f32, &blurred[vertex]);
+                }
+                out.iter_mut().for_each(|sum| *sum *= self.alpha() / WEIGHT_ONE);
+            }
+        });
+        out
+    }
+
+    /// Undoes the gain of the blur, so that the kernel is 1 at distance 0 (a constant of Adams' code).
+    pub(crate) fn alpha(&self) -> f32 {
+        1.0 / (1.0 + (-(self.dimension as f32)).exp2())
     }
 
     pub(crate) fn dimension(&self) -> usize {
         self.dimension
+    }
+
+    /// Axes that a block can be blurred along before other blocks are: one by one those that lead from block to block, and all
+    /// others together.
+    pub(crate) fn axis_groups(&self) -> impl Iterator<Item = Range<usize>> {
+        let num_axes = self.dimension + 1;
+        let across = num_axes.min(PLACE_AXES);
+        (0..across).map(|axis| axis..axis + 1).chain((across < num_axes).then_some(across..num_axes))
     }
 
     pub(crate) fn num_vertices(&self) -> usize {
@@ -75,10 +151,30 @@ impl Lattice {
     }
 }
 
+fn add_scaled<const L: usize>(sum: &mut [f32; L], factor: f32, value: &[f32; L]) {
+    for lane in 0..L {
+        sum[lane] += factor * value[lane];
+    }
+}
+
+/// Cuts vertices into blocks that hold whole places; the last is the number of vertices.
+fn block_starts(embedding: &Embedding, keys: &[u64]) -> Vec<usize> {
+    let mut starts = vec![0];
+    for vertex in 1..keys.len() {
+        if vertex - starts[starts.len() - 1] >= BLOCK
+            && embedding.place(keys[vertex]) != embedding.place(keys[vertex - 1])
+        {
+            starts.push(vertex);
+        }
+    }
+    starts.push(keys.len());
+    starts
+}
+
 /// The corners of every pixel, and for each tile the keys of its rows.
 fn embed_tiles(features: &Features<'_>, embedding: &Embedding, tiles: &Tiles) -> (Vec<u32>, Vec<Vec<u64>>) {
     let num_corners = features.dimension() + 1;
-    let mut corners = vec![0; tiles.num_pixels() * num_corners];
+    let mut corners = zeros(tiles.num_pixels() * num_corners);
     let keys_of_tiles = tiles
         .split_mut(&mut corners, num_corners)
         .into_par_iter()

@@ -25,21 +25,25 @@
 //! compatibilities and normalisations, other features than position and colour.
 //!
 //! The names follow the code of Krähenbühl and Koltun; numbers agree with its Python wrapper pydensecrf to about 1e-6.
-// One macro in `vectors` calls code compiled for AVX2 after detecting it; no other unsafe code may enter.
+// Three small islands: `vectors` calls code compiled for AVX2 after detecting it, `scattered_rows` lets threads change rows of
+// one buffer, `large_buffer` asks for huge pages. No other unsafe code may enter.
 #![deny(unsafe_code)]
 
 mod blur;
+mod chains;
 mod crf;
 mod error;
 mod features;
+mod large_buffer;
 mod lattice;
 mod marginals;
 mod mean_field;
-mod neighbors;
 mod pairwise;
 mod params;
 mod row_table;
+mod scattered_rows;
 mod simplex;
+mod stencil;
 mod tiles;
 mod vectors;
 

@@ -1,19 +1,19 @@
 //! Mean-field inference (Krähenbühl and Koltun, "Efficient inference in fully connected CRFs with Gaussian edge
 //! potentials", 2011, algorithm 1), one tile of pixels at a time.
 //!
-//! An iteration is one pass over tiles and one blur for each term. The tile pass slices the messages out of the blurred
-//! lattices, adds the unary, takes the softmax and splats the new marginals straight into the tile's rows: marginals live
-//! only in a small block, never as an image, until the last pass hands them to the caller.
+//! An iteration is one pass over tiles and one blur for each lattice. The tile pass takes the messages from the blurred
+//! lattices and the last marginals, adds the unary, takes the softmax and splats the new marginals straight into the tile's
+//! rows, one run of pixels at a time. Only a stencil needs the marginals as an image.
 
 use rayon::prelude::*;
 
 use crate::blur::{LatticeValues, blur, with_lanes};
-use crate::pairwise::{Compatibility, Term};
-use crate::tiles::{Tiles, split_at_starts};
+use crate::large_buffer::zeros;
+use crate::lattice::Lattice;
+use crate::pairwise::{Compatibility, LatticeFilter};
+use crate::stencil::{self, Bordered, Stencil};
+use crate::tiles::{TILE_SIDE, Tiles, split_at_starts};
 use crate::vectors::widest_vectors;
-
-/// Pixels that go through slice, softmax and splat together; their marginals stay in the first-level cache.
-const BLOCK: usize = 64;
 
 /// The mean field of one image: unary and terms over the classes that are present.
 pub(crate) struct MeanField<'a> {
@@ -21,7 +21,8 @@ pub(crate) struct MeanField<'a> {
     /// Negated unary energies in tile order, `lanes` values a pixel; −∞ in the padding.
     pub(crate) logits: &'a [f32],
     pub(crate) lanes: usize,
-    pub(crate) terms: Vec<(&'a Term, Potential)>,
+    pub(crate) stencils: Vec<(&'a Stencil, Potential)>,
+    pub(crate) lattices: Vec<(&'a LatticeFilter, Potential)>,
 }
 
 /// A label compatibility over the classes present, as factors of the messages in the logits.
@@ -64,65 +65,88 @@ impl Potential {
     }
 }
 
-/// Receives the marginals of a tile, `lanes` values a pixel: first pixel within the tile, and the values.
+/// Receives the marginals of a tile, `lanes` values a pixel, run by run along the image rows.
 pub(crate) trait TileSink: Send {
-    fn take<const L: usize>(&mut self, first_pixel: usize, marginals: &[f32]);
+    fn take<const L: usize>(&mut self, run: usize, marginals: &[f32]);
+}
+
+/// What the last iteration left.
+struct Filtered<'a> {
+    /// The marginals as an image with a border, for stencils.
+    marginals: &'a [f32],
+    /// The blurred vertices of each lattice.
+    vertices: Vec<&'a [f32]>,
 }
 
 /// Buffers of one thread.
 struct Scratch {
-    block: Vec<f32>,
+    run: Vec<f32>,
     row: Vec<f32>,
-    /// For each term the blurred values of the tile's rows.
+    /// For each lattice the blurred values of the tile's rows.
     sliced: Vec<Vec<f32>>,
 }
 
 impl MeanField<'_> {
     /// Runs the iterations and hands each tile's marginals to its sink.
     pub(crate) fn run<S: TileSink>(&self, iterations: usize, sinks: Vec<S>) {
-        if iterations == 0 || self.terms.is_empty() {
+        if iterations == 0 {
             self.tile_pass(None, sinks);
             return;
         }
         let mut values: Vec<LatticeValues> =
-            self.terms.iter().map(|(term, _)| LatticeValues::new(&term.lattice, self.lanes)).collect();
+            self.lattices.iter().map(|(filter, _)| LatticeValues::new(&filter.lattice, self.lanes)).collect();
+        let image_len = if self.stencils.is_empty() { 0 } else { self.bordered().len() };
+        let [mut last, mut next] = [zeros(image_len), zeros(image_len)];
         for iteration in 0..iterations {
-            let (mut rows, vertices): (Vec<_>, Vec<_>) = values
+            let (rows, vertices) = values
                 .iter_mut()
                 .map(|values| (values.rows.as_mut_slice(), values.vertices.as_slice()))
                 .unzip();
-            let splats = self.splats(&mut rows);
-            self.tile_pass((iteration > 0).then_some(&vertices), splats);
-            for ((term, _), values) in self.terms.iter().zip(&mut values) {
-                blur(&term.lattice, values, self.lanes);
+            let filtered = Filtered { marginals: &last, vertices };
+            self.tile_pass((iteration > 0).then_some(&filtered), self.splats(rows, &mut next));
+            for ((filter, _), values) in self.lattices.iter().zip(&mut values) {
+                blur(&filter.lattice, values, self.lanes);
             }
+            std::mem::swap(&mut last, &mut next);
         }
-        let vertices: Vec<&[f32]> = values.iter().map(|values| values.vertices.as_slice()).collect();
-        self.tile_pass(Some(&vertices), sinks);
+        let vertices = values.iter().map(|values| values.vertices.as_slice()).collect();
+        self.tile_pass(Some(&Filtered { marginals: &last, vertices }), sinks);
     }
 
-    /// One pass over all tiles: messages from the blurred vertices (none at first), softmax, and on to the sinks.
-    fn tile_pass<S: TileSink>(&self, vertices: Option<&Vec<&[f32]>>, sinks: Vec<S>) {
+    fn bordered(&self) -> Bordered {
+        Bordered::new(self.tiles.width(), self.tiles.height(), self.lanes)
+    }
+
+    /// One pass over all tiles: messages from the last iteration (none at first), softmax, and on to the sinks.
+    fn tile_pass<S: TileSink>(&self, filtered: Option<&Filtered<'_>>, sinks: Vec<S>) {
         sinks.into_par_iter().enumerate().for_each_init(
             || Scratch {
-                block: vec![0.0; BLOCK * self.lanes],
+                run: vec![0.0; TILE_SIDE * self.lanes],
                 row: vec![0.0; self.lanes],
-                sliced: vec![Vec::new(); self.terms.len()],
+                sliced: vec![Vec::new(); self.lattices.len()],
             },
             |scratch, (tile, sink)| {
-                with_lanes!(self.lanes, pass_tile(self, tile, vertices, sink, scratch));
+                with_lanes!(self.lanes, pass_tile(self, tile, filtered, sink, scratch));
             },
         );
     }
 
-    /// Sinks that splat each tile's marginals into its rows of every term.
-    fn splats<'v>(&'v self, rows: &'v mut [&mut [f32]]) -> Vec<Splat<'v>> {
-        let mut splats: Vec<Splat<'v>> =
-            (0..self.tiles.len()).map(|tile| Splat { field: self, tile, rows: Vec::new() }).collect();
-        for ((term, _), rows) in self.terms.iter().zip(rows) {
-            let parts = split_at_starts(rows, &term.lattice.row_starts, self.lanes);
+    /// Sinks that splat each tile's marginals into its rows of every lattice, and write them to the image for stencils.
+    fn splats<'v>(&'v self, rows_of_lattices: Vec<&'v mut [f32]>, image: &'v mut [f32]) -> Vec<Splat<'v>> {
+        let mut splats: Vec<Splat<'v>> = (0..self.tiles.len())
+            .map(|tile| Splat { field: self, tile, rows: Vec::new(), image_runs: Vec::new() })
+            .collect();
+        for ((filter, _), rows) in self.lattices.iter().zip(rows_of_lattices) {
+            let parts = split_at_starts(rows, &filter.lattice.row_starts, self.lanes);
             for (splat, part) in splats.iter_mut().zip(parts) {
                 splat.rows.push(part);
+            }
+        }
+        if !self.stencils.is_empty() {
+            let bordered = self.bordered();
+            let runs = self.tiles.split_runs_mut(bordered.inner(image), bordered.pitch, self.lanes);
+            for (splat, runs) in splats.iter_mut().zip(runs) {
+                splat.image_runs = runs;
             }
         }
         splats
@@ -133,7 +157,7 @@ widest_vectors! {
     fn pass_tile / pass_tile_inline(
         field: &MeanField<'_>,
         tile: usize,
-        vertices: Option<&Vec<&[f32]>>,
+        filtered: Option<&Filtered<'_>>,
         sink: impl TileSink,
         scratch: &mut Scratch,
     )
@@ -143,62 +167,141 @@ widest_vectors! {
 fn pass_tile_inline<const L: usize>(
     field: &MeanField<'_>,
     tile: usize,
-    vertices: Option<&Vec<&[f32]>>,
+    filtered: Option<&Filtered<'_>>,
     mut sink: impl TileSink,
     scratch: &mut Scratch,
 ) {
     let lanes = if L == 0 { field.lanes } else { L };
     let tiles = field.tiles;
-    if let Some(vertices) = vertices {
-        for (((term, _), vertices), sliced) in field.terms.iter().zip(vertices).zip(&mut scratch.sliced) {
-            let rows = term.lattice.row_starts[tile]..term.lattice.row_starts[tile + 1];
+    if let Some(filtered) = filtered {
+        let lattices = field.lattices.iter().zip(&filtered.vertices).zip(&mut scratch.sliced);
+        for (((filter, _), vertices), sliced) in lattices {
+            let lattice = &filter.lattice;
+            let rows = lattice.row_starts[tile]..lattice.row_starts[tile + 1];
             sliced.resize(rows.len() * lanes, 0.0);
-            for (row, &vertex) in sliced.chunks_exact_mut(lanes).zip(&term.lattice.vertex_of_row[rows]) {
+            for (row, &vertex) in sliced.chunks_exact_mut(lanes).zip(&lattice.vertex_of_row[rows]) {
                 row.copy_from_slice(&vertices[vertex as usize * lanes..][..lanes]);
             }
         }
     }
-    let logits = tiles.slice(field.logits, lanes, tile);
-    for (index, logits) in logits.chunks(BLOCK * lanes).enumerate() {
-        let block = &mut scratch.block[..logits.len()];
-        block.copy_from_slice(logits);
-        if vertices.is_some() {
-            for ((term, potential), sliced) in field.terms.iter().zip(&scratch.sliced) {
-                let place = Place { tile, first_pixel: index * BLOCK };
-                add_messages::<L>(term, potential, sliced, tiles, place, block, &mut scratch.row);
+    let [columns, rows] = tiles.area(tile);
+    let logits = tiles.slice(field.logits, lanes, tile).chunks_exact(columns.len() * lanes);
+    for (index, (y, logits)) in rows.zip(logits).enumerate() {
+        let run = &mut scratch.run[..logits.len()];
+        run.copy_from_slice(logits);
+        if let Some(filtered) = filtered {
+            for (stencil, potential) in &field.stencils {
+                let around =
+                    Around { image: filtered.marginals, bordered: field.bordered(), x: columns.start, y };
+                add_stencil::<L>(stencil, potential, around, run, &mut scratch.row);
+            }
+            for ((filter, potential), sliced) in field.lattices.iter().zip(&scratch.sliced) {
+                let place = Place { tiles, tile, first_pixel: index * columns.len() };
+                add_slice::<L>(filter, potential, sliced, place, run, &mut scratch.row);
             }
         }
-        softmax::<L>(block, lanes);
-        sink.take::<L>(index * BLOCK, block);
+        softmax::<L>(run, lanes);
+        sink.take::<L>(index, run);
     }
 }
 
-/// Where a block of pixels begins.
-struct Place {
+/// Adds a factor of the message that a pixel receives to its logits.
+#[inline(always)]
+fn add_message(potential: &Potential, message: &[f32], scale: f32, logits: &mut [f32]) {
+    let lanes = message.len();
+    let logits = &mut logits[..lanes];
+    match potential {
+        Potential::Scalar(factor) => {
+            for lane in 0..lanes {
+                logits[lane] += factor * scale * message[lane];
+            }
+        }
+        Potential::PerClass(factors) => {
+            for lane in 0..lanes {
+                logits[lane] += factors[lane] * (scale * message[lane]);
+            }
+        }
+        Potential::Matrix(factors) => {
+            for (&message, factors) in message.iter().zip(factors.chunks_exact(lanes)) {
+                for lane in 0..lanes {
+                    logits[lane] += factors[lane] * (scale * message);
+                }
+            }
+        }
+    }
+}
+
+/// The marginals around a run of pixels.
+struct Around<'a> {
+    image: &'a [f32],
+    bordered: Bordered,
+    x: usize,
+    y: usize,
+}
+
+/// Adds a stencil's messages to a run of logits.
+#[inline(always)]
+fn add_stencil<const L: usize>(
+    stencil: &Stencil,
+    potential: &Potential,
+    around: Around<'_>,
+    run: &mut [f32],
+    row: &mut [f32],
+) {
+    let lanes = if L == 0 { row.len() } else { L };
+    let mut fixed = [0.0; L];
+    let message = if L == 0 { row } else { &mut fixed[..] };
+    let weights = &stencil.weights_of_row(around.y)[around.x..];
+    for (x, (logits, weights)) in (around.x..).zip(run.chunks_exact_mut(lanes).zip(weights)) {
+        message.fill(0.0);
+        let mut corner = around.bordered.corner_of(x, around.y);
+        for weights in weights.as_chunks::<{ stencil::SIDE }>().0 {
+            let neighbors = &around.image[corner..][..stencil::SIDE * lanes];
+            // Seven taps in a tree: one sum after the other would wait for each addition.
+            for lane in 0..lanes {
+                let tap = |tap: usize| weights[tap] * neighbors[tap * lanes + lane];
+                message[lane] += ((tap(0) + tap(1)) + (tap(2) + tap(3))) + ((tap(4) + tap(5)) + tap(6));
+            }
+            corner += around.bordered.pitch;
+        }
+        add_message(potential, message, 1.0, logits);
+    }
+}
+
+/// Where a run of pixels begins.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    tiles: &'a Tiles,
     tile: usize,
     first_pixel: usize,
 }
 
-/// Adds a term's messages to a block of logits.
+impl<'a> Place<'a> {
+    /// The corners of the pixels from here on.
+    #[inline(always)]
+    fn corners(&self, lattice: &'a Lattice) -> std::slice::ChunksExact<'a, u32> {
+        let num_corners = lattice.dimension() + 1;
+        let corners = self.tiles.slice(&lattice.corners, num_corners, self.tile);
+        corners[self.first_pixel * num_corners..].chunks_exact(num_corners)
+    }
+}
+
+/// Adds a lattice's messages to a run of logits.
 #[inline(always)]
-fn add_messages<const L: usize>(
-    term: &Term,
+fn add_slice<const L: usize>(
+    filter: &LatticeFilter,
     potential: &Potential,
     sliced: &[f32],
-    tiles: &Tiles,
-    place: Place,
-    block: &mut [f32],
+    place: Place<'_>,
+    run: &mut [f32],
     row: &mut [f32],
 ) {
-    let lanes = row.len();
-    let lanes = if L == 0 { lanes } else { L };
-    let num_corners = term.lattice.dimension() + 1;
-    let corners = tiles.slice(&term.lattice.corners, num_corners, place.tile);
-    let corners = corners[place.first_pixel * num_corners..].chunks_exact(num_corners);
-    let scale_after = term.scale_after(tiles, place.tile);
+    let lanes = if L == 0 { row.len() } else { L };
+    let scale_after = filter.scale_after(place.tiles, place.tile);
     let mut fixed = [0.0; L];
     let message = if L == 0 { row } else { &mut fixed[..] };
-    for (i, (logits, corners)) in block.chunks_exact_mut(lanes).zip(corners).enumerate() {
+    let pixels = run.chunks_exact_mut(lanes).zip(place.corners(&filter.lattice));
+    for (pixel, (logits, corners)) in (place.first_pixel..).zip(pixels) {
         message.fill(0.0);
         for corner in corners {
             let weight = (corner >> 16) as f32;
@@ -207,66 +310,51 @@ fn add_messages<const L: usize>(
                 message[lane] += weight * values[lane];
             }
         }
-        let scale = scale_after(place.first_pixel + i);
-        match potential {
-            Potential::Scalar(factor) => {
-                for lane in 0..lanes {
-                    logits[lane] += factor * scale * message[lane];
-                }
-            }
-            Potential::PerClass(factors) => {
-                for lane in 0..lanes {
-                    logits[lane] += factors[lane] * (scale * message[lane]);
-                }
-            }
-            Potential::Matrix(factors) => {
-                for (&message, factors) in message.iter().zip(factors.chunks_exact(lanes)) {
-                    for lane in 0..lanes {
-                        logits[lane] += factors[lane] * (scale * message);
-                    }
-                }
-            }
-        }
+        add_message(potential, message, scale_after(pixel), logits);
     }
 }
 
-/// Splats a tile's marginals into its rows of every term.
+/// Takes a tile's marginals to where the next iteration needs them.
 struct Splat<'a> {
     field: &'a MeanField<'a>,
     tile: usize,
+    /// The tile's rows of each lattice.
     rows: Vec<&'a mut [f32]>,
+    /// The tile's part of the image for stencils, if there are any.
+    image_runs: Vec<&'a mut [f32]>,
 }
 
 impl TileSink for Splat<'_> {
     #[inline(always)]
-    fn take<const L: usize>(&mut self, first_pixel: usize, marginals: &[f32]) {
-        let place = Place { tile: self.tile, first_pixel };
-        let lanes = self.field.lanes;
-        for ((term, _), rows) in self.field.terms.iter().zip(&mut self.rows) {
-            if first_pixel == 0 {
+    fn take<const L: usize>(&mut self, run: usize, marginals: &[f32]) {
+        if let Some(image_run) = self.image_runs.get_mut(run) {
+            image_run.copy_from_slice(marginals);
+        }
+        let lanes = if L == 0 { self.field.lanes } else { L };
+        let place =
+            Place { tiles: self.field.tiles, tile: self.tile, first_pixel: run * (marginals.len() / lanes) };
+        for ((filter, _), rows) in self.field.lattices.iter().zip(&mut self.rows) {
+            if run == 0 {
                 rows.fill(0.0);
             }
-            splat::<L>(term, self.field.tiles, &place, marginals, rows, lanes);
+            splat::<L>(filter, place, marginals, rows, lanes);
         }
     }
 }
 
 #[inline(always)]
 fn splat<const L: usize>(
-    term: &Term,
-    tiles: &Tiles,
-    place: &Place,
+    filter: &LatticeFilter,
+    place: Place<'_>,
     marginals: &[f32],
     rows: &mut [f32],
     lanes: usize,
 ) {
     let lanes = if L == 0 { lanes } else { L };
-    let num_corners = term.lattice.dimension() + 1;
-    let corners = tiles.slice(&term.lattice.corners, num_corners, place.tile);
-    let corners = corners[place.first_pixel * num_corners..].chunks_exact(num_corners);
-    let scale_before = term.scale_before(tiles, place.tile);
-    for (i, (marginals, corners)) in marginals.chunks_exact(lanes).zip(corners).enumerate() {
-        let scale = scale_before(place.first_pixel + i);
+    let scale_before = filter.scale_before(place.tiles, place.tile);
+    let pixels = marginals.chunks_exact(lanes).zip(place.corners(&filter.lattice));
+    for (pixel, (marginals, corners)) in (place.first_pixel..).zip(pixels) {
+        let scale = scale_before(pixel);
         for corner in corners {
             let weight = (corner >> 16) as f32 * scale;
             let row = &mut rows[(corner & 0xffff) as usize * lanes..][..lanes];

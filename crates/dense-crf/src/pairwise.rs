@@ -4,10 +4,10 @@
 use rayon::prelude::*;
 
 use crate::Error;
-use crate::blur::{LatticeValues, blur};
 use crate::features::Features;
 use crate::lattice::{Lattice, WEIGHT_ONE};
-use crate::tiles::{Tiles, split_at_starts};
+use crate::stencil::Stencil;
+use crate::tiles::Tiles;
 
 /// How the features of two pixels are compared: the kernel is `exp(-½ |A (fᵢ − fⱼ)|²)`.
 ///
@@ -120,87 +120,80 @@ pub enum Normalization {
     Symmetric,
 }
 
+impl Normalization {
+    /// The factor of a pixel wherever the normalisation applies, given its weight in total.
+    pub(crate) fn factor(self, n: f32) -> f32 {
+        match self {
+            Self::None => 1.0,
+            Self::Before | Self::After => 1.0 / n,
+            Self::Symmetric => 1.0 / n.sqrt(),
+        }
+    }
+
+    /// Whether values are scaled before filtering.
+    pub(crate) fn applies_before(self) -> bool {
+        matches!(self, Self::Before | Self::Symmetric)
+    }
+
+    /// Whether values are scaled after filtering.
+    pub(crate) fn applies_after(self) -> bool {
+        matches!(self, Self::After | Self::Symmetric)
+    }
+}
+
 /// A pairwise term ready for inference.
 pub(crate) struct Term {
-    pub(crate) lattice: Lattice,
+    pub(crate) filter: Filter,
     pub(crate) compatibility: Compatibility,
+}
+
+/// What applies a kernel to an image.
+pub(crate) enum Filter {
+    Lattice(LatticeFilter),
+    Stencil(Stencil),
+}
+
+/// A lattice with the normalisation of its kernel.
+pub(crate) struct LatticeFilter {
+    pub(crate) lattice: Lattice,
     normalization: Normalization,
     /// Factor of each pixel in tile order; empty where there is no normalisation.
     norm: Vec<f32>,
-    /// Undoes the gain of the blur, so that the kernel is 1 at distance 0 (a constant of Adams' code).
-    alpha: f32,
 }
 
-impl Term {
+impl LatticeFilter {
     pub(crate) fn new(
         features: Features<'_>,
         kernel: &Kernel,
-        compatibility: Compatibility,
         normalization: Normalization,
         tiles: &Tiles,
     ) -> Result<Self, Error> {
-        let dimension = features.dimension();
-        let features = match kernel.matrix(dimension)? {
+        let features = match kernel.matrix(features.dimension())? {
             Some(matrix) => features.mapped(matrix),
             None => features,
         };
         let lattice = Lattice::build(&features, tiles)?;
-        let alpha = 1.0 / (1.0 + (-(dimension as f32)).exp2());
-        let mut term = Self { lattice, compatibility, normalization, norm: Vec::new(), alpha };
+        let mut norm = Vec::new();
         if normalization != Normalization::None {
-            term.norm = term.filter_ones(tiles);
-            term.norm.par_iter_mut().for_each(|n| {
-                *n = 1.0 / if normalization == Normalization::Symmetric { n.sqrt() } else { *n };
-            });
+            let ones = lattice.filter(tiles, |_| [1.0]);
+            norm = ones.into_par_iter().map(|[n]| normalization.factor(n)).collect();
         }
-        Ok(term)
+        Ok(Self { lattice, normalization, norm })
     }
 
     /// Factors of one tile's pixels before filtering, those of the weights' 16 bits included.
     pub(crate) fn scale_before(&self, tiles: &Tiles, tile: usize) -> impl Fn(usize) -> f32 + '_ {
-        let applies = matches!(self.normalization, Normalization::Before | Normalization::Symmetric);
-        self.scale(applies, 1.0 / WEIGHT_ONE, tiles, tile)
+        self.scale(self.normalization.applies_before(), 1.0 / WEIGHT_ONE, tiles, tile)
     }
 
     /// Factors of one tile's pixels after filtering.
     pub(crate) fn scale_after(&self, tiles: &Tiles, tile: usize) -> impl Fn(usize) -> f32 + '_ {
-        let applies = matches!(self.normalization, Normalization::After | Normalization::Symmetric);
-        self.scale(applies, self.alpha / WEIGHT_ONE, tiles, tile)
+        self.scale(self.normalization.applies_after(), self.lattice.alpha() / WEIGHT_ONE, tiles, tile)
     }
 
     fn scale(&self, applies: bool, constant: f32, tiles: &Tiles, tile: usize) -> impl Fn(usize) -> f32 + '_ {
         let norm = if applies { tiles.slice(&self.norm, 1, tile) } else { &[] };
         move |pixel| norm.get(pixel).map_or(constant, |n| n * constant)
-    }
-
-    /// The kernel applied to an image of ones, in tile order.
-    fn filter_ones(&self, tiles: &Tiles) -> Vec<f32> {
-        let lattice = &self.lattice;
-        let num_corners = lattice.dimension() + 1;
-        let mut values = LatticeValues::new(lattice, 1);
-        split_at_starts(&mut values.rows, &lattice.row_starts, 1).into_par_iter().enumerate().for_each(
-            |(tile, rows)| {
-                for corner in tiles.slice(&lattice.corners, num_corners, tile) {
-                    rows[(corner & 0xffff) as usize] += (corner >> 16) as f32 / WEIGHT_ONE;
-                }
-            },
-        );
-        blur(lattice, &mut values, 1);
-        let mut out = vec![0.0; tiles.num_pixels()];
-        tiles.split_mut(&mut out, 1).into_par_iter().enumerate().for_each(|(tile, out)| {
-            let vertices = &lattice.vertex_of_row[lattice.row_starts[tile]..lattice.row_starts[tile + 1]];
-            let corners = tiles.slice(&lattice.corners, num_corners, tile);
-            for (out, corners) in out.iter_mut().zip(corners.chunks_exact(num_corners)) {
-                let sum: f32 = corners
-                    .iter()
-                    .map(|corner| {
-                        (corner >> 16) as f32 * values.vertices[vertices[(corner & 0xffff) as usize] as usize]
-                    })
-                    .sum();
-                *out = sum * (self.alpha / WEIGHT_ONE);
-            }
-        });
-        out
     }
 }
 

@@ -22,12 +22,8 @@ pub(crate) struct Simplices {
     pub(crate) weights: [[f32; MAX_DIMENSION + 1]; LANES],
 }
 
-/// Which neighbour along an axis.
-#[derive(Clone, Copy)]
-pub(crate) enum Side {
-    Before = 0,
-    Behind = 1,
-}
+/// Axes from this one on lead to vertices of the same place.
+pub(crate) const PLACE_AXES: usize = 3;
 
 pub(crate) struct Embedding {
     dimension: usize,
@@ -37,6 +33,8 @@ pub(crate) struct Embedding {
     strides: [i64; MAX_DIMENSION + 1],
     /// What one more in the remainder adds to a key.
     remainder_stride: i64,
+    /// What the digits of the place are multiples of.
+    place_stride: i64,
     /// Added to every key so that none is negative.
     bias: i64,
 }
@@ -87,7 +85,13 @@ impl Embedding {
         let mut strides = [0i64; MAX_DIMENSION + 1];
         let (mut bias, mut remainder_stride) = (0i64, 1i64);
         let mut stride = (dimension as i64 + 1).unsigned_abs().next_power_of_two() as i64;
-        for digit in Digit::all(dimension) {
+        let mut place_stride = stride;
+        let digits = Digit::all(dimension);
+        let num_digits = digits.len();
+        for (i, digit) in digits.into_iter().enumerate() {
+            if i + 2 == num_digits {
+                place_stride = stride;
+            }
             // The interval of the digit for points, plus 4 cells for each quotient: rounding, the vertices of a simplex,
             // their neighbours, and the errors of f32.
             let margin = 4.0 * digit.factors.iter().map(|factor| factor.abs() as f64).sum::<f64>();
@@ -111,25 +115,26 @@ impl Embedding {
             stride =
                 stride.checked_mul(radix).filter(|&stride| stride < i64::MAX / 64).ok_or(too_far.clone())?;
         }
-        Ok(Self { dimension, scale, strides, remainder_stride, bias })
+        Ok(Self { dimension, scale, strides, remainder_stride, place_stride, bias })
     }
 
-    /// The key of a vertex's neighbour along a lattice axis, and whether the remainder wrapped around. Behind means one more
-    /// in every coordinate and d+1 less in that of the axis; before, the reverse. For keys that wrap alike, the result
-    /// ascends with the key.
-    pub(crate) fn neighbor(&self, axis: usize, side: Side, key: u64) -> (u64, bool) {
+    /// The two most significant digits of a key: where in the image the vertex lies.
+    pub(crate) fn place(&self, key: u64) -> u64 {
+        key / self.place_stride as u64
+    }
+
+    /// The key of the vertex behind another along a lattice axis, and whether the remainder wrapped around. Behind means one
+    /// more in every coordinate and d+1 less in that of the axis. For keys that wrap alike, the result ascends with the key.
+    pub(crate) fn behind(&self, axis: usize, key: u64) -> (u64, bool) {
         let last = self.dimension as u64;
         let remainder = key & ((last + 1).next_power_of_two() - 1);
-        let (wraps, sign) = match side {
-            Side::Before => (remainder == 0, -1),
-            Side::Behind => (remainder == last, 1),
-        };
+        let wraps = remainder == last;
         let across = if wraps {
             self.strides[..self.dimension].iter().sum::<i64>() - last as i64 * self.remainder_stride
         } else {
             self.remainder_stride
         };
-        (key.wrapping_add_signed(sign * (across - self.strides[axis])), wraps)
+        (key.wrapping_add_signed(across - self.strides[axis]), wraps)
     }
 
     #[cfg(test)]
@@ -257,10 +262,8 @@ mod tests {
         let mut simplices = Simplices::default();
         embedding.enclose::<3>(&block(&[[1.0, -2.0, 3.0]; LANES]), &mut simplices);
         for &start in &simplices.keys[0][..4] {
-            for side in [Side::Before, Side::Behind] {
-                let end = (0..4).fold(start, |key, axis| embedding.neighbor(axis, side, key).0);
-                assert_eq!(end, start);
-            }
+            let end = (0..4).fold(start, |key, axis| embedding.behind(axis, key).0);
+            assert_eq!(end, start);
         }
     }
 

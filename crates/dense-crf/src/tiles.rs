@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 /// Aimed-at side of a tile in pixels.
-const TILE_SIDE: usize = 64;
+pub(crate) const TILE_SIDE: usize = 64;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Tiles {
@@ -38,15 +38,54 @@ impl Tiles {
         self.starts.len() - 1
     }
 
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    pub(crate) fn height(&self) -> usize {
+        self.rows.last().map_or(0, |rows| rows.end)
+    }
+
     pub(crate) fn num_pixels(&self) -> usize {
         self.starts[self.len()]
     }
 
     /// Row-major indices of the pixels of a tile, in tile order, as runs along image rows.
     pub(crate) fn runs(&self, tile: usize) -> impl Iterator<Item = Range<usize>> + '_ {
-        let column = self.columns[tile % self.columns.len()].clone();
-        let rows = self.rows[tile / self.columns.len()].clone();
+        let [column, rows] = self.area(tile);
         rows.map(move |y| y * self.width + column.start..y * self.width + column.end)
+    }
+
+    /// The columns and rows of the image that a tile covers.
+    pub(crate) fn area(&self, tile: usize) -> [Range<usize>; 2] {
+        let (row, column) = (tile / self.columns.len(), tile % self.columns.len());
+        [self.columns[column].clone(), self.rows[row].clone()]
+    }
+
+    /// Row-major indices of all pixels, in tile order.
+    pub(crate) fn pixels(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.len()).flat_map(|tile| self.runs(tile)).flatten()
+    }
+
+    /// Cuts an image with `stride` values a pixel and `pitch` values from row to row into the runs of each tile.
+    pub(crate) fn split_runs_mut<'a, T>(
+        &self,
+        values: &'a mut [T],
+        pitch: usize,
+        stride: usize,
+    ) -> Vec<Vec<&'a mut [T]>> {
+        let mut runs: Vec<Vec<&mut [T]>> = (0..self.len()).map(|_| Vec::new()).collect();
+        let mut image_rows = values.chunks_mut(pitch);
+        for (rows, runs) in self.rows.iter().zip(runs.chunks_mut(self.columns.len())) {
+            for mut rest in image_rows.by_ref().take(rows.len()) {
+                for (column, runs) in self.columns.iter().zip(&mut *runs) {
+                    let (run, tail) = rest.split_at_mut(column.len() * stride);
+                    runs.push(run);
+                    rest = tail;
+                }
+            }
+        }
+        runs
     }
 
     /// Cuts a buffer with `stride` values a pixel, in tile order, into one slice a tile.

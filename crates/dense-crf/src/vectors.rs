@@ -1,4 +1,4 @@
-//! Runs a function with the widest vector instructions that the machine has: the one place with unsafe code.
+//! Runs a function with the widest vector instructions that the machine has.
 //!
 //! Only instructions without fused multiply-add are enabled, so that results are the same bit for bit on every machine.
 

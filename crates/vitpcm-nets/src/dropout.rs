@@ -89,18 +89,23 @@ impl Dropout {
 impl Mode<'_> {
     /// Applies dropout in training, nothing in inference.
     pub(crate) fn dropout(&mut self, x: Tensor, site: DropoutSite) -> Result<Tensor> {
+        match self.dropout_mask(x.elem_count(), site) {
+            Some(mask) => Ok(vitpcm_ops::dropout(&x, mask)?),
+            None => Ok(x),
+        }
+    }
+
+    /// The mask of so many values in training, where the site drops any; none in inference.
+    pub(crate) fn dropout_mask(&mut self, num_elements: usize, site: DropoutSite) -> Option<DropoutMask> {
         let Mode::Training(dropout) = self else {
-            return Ok(x);
+            return None;
         };
         let rate = match site {
             DropoutSite::Backbone => dropout.rates.backbone,
             DropoutSite::Conditioning => dropout.rates.conditioning,
             DropoutSite::Classifier => dropout.rates.classifier,
         };
-        if rate <= 0.0 {
-            return Ok(x);
-        }
-        Ok(vitpcm_ops::dropout(&x, dropout.mask(rate, x.elem_count()))?)
+        (rate > 0.0).then(|| dropout.mask(rate, num_elements))
     }
 }
 

@@ -213,14 +213,25 @@ impl Block {
     /// x `[B, N, D]`; result as x.
     fn forward(&self, x: &Tensor, mode: &mut Mode<'_>) -> Result<Tensor> {
         let qkv = self.qkv.forward(&self.norm1.forward(x)?)?;
-        let attended = self.projection.forward(&ops::attention(&qkv, self.heads)?)?;
-        let attended = mode.dropout(attended, DropoutSite::Backbone)?;
+        let attended = ops::attention(&qkv, self.heads)?;
+        let mask = mode.dropout_mask(x.elem_count(), DropoutSite::Backbone);
+        let attended = ops::linear_dropout(&attended, &self.projection.weight, &self.projection.bias, mask)?;
         let x = (x + scaled(attended, self.scale1.as_ref())?)?;
 
         let normed = self.norm2.forward(&x)?;
-        let hidden = ops::linear_gelu(&normed, &self.fc1.weight, Some(&self.fc1.bias))?;
-        let hidden = mode.dropout(hidden, DropoutSite::Backbone)?;
-        let out = mode.dropout(self.fc2.forward(&hidden)?, DropoutSite::Backbone)?;
+        let (hidden_width, width) = self.fc1.weight.dims2()?;
+        let num_hidden = x.elem_count() / width * hidden_width;
+        let masks = ops::MlpDropout {
+            hidden: mode.dropout_mask(num_hidden, DropoutSite::Backbone),
+            output: mode.dropout_mask(x.elem_count(), DropoutSite::Backbone),
+        };
+        let weights = ops::MlpWeights {
+            fc1_weight: &self.fc1.weight,
+            fc1_bias: &self.fc1.bias,
+            fc2_weight: &self.fc2.weight,
+            fc2_bias: &self.fc2.bias,
+        };
+        let out = ops::mlp(&normed, weights, masks)?;
         Ok((x + scaled(out, self.scale2.as_ref())?)?)
     }
 }

@@ -204,12 +204,25 @@ impl WeightFile {
 
     /// The elements of an array in row-major order, widened or narrowed to f32.
     pub fn read_f32(&self, entry: &ArrayEntry) -> Result<Vec<f32>> {
-        self.read_entry(entry)
+        let values = self
+            .read_entry(entry)
             .map_err(|fault| match fault {
                 Fault::Malformed(reason) => Fault::Malformed(format!("`{}`: {reason}", entry.name)),
                 other => other,
             })
-            .map_err(|fault| fault.at(&self.path))
+            .map_err(|fault| fault.at(&self.path))?;
+        self.forget_pages_of(entry);
+        Ok(values)
+    }
+
+    /// Lets go of an array's mapped pages once it is copied, so that loading a model never holds it twice.
+    fn forget_pages_of(&self, entry: &ArrayEntry) {
+        #[cfg(unix)]
+        if let (FileBytes::Mapped(map), &Place::File { start, length }) = (&self.bytes, &entry.place) {
+            // SAFETY: the map is of a file and never written to, so that pages which are needed again are read again.
+            // An error changes nothing but the memory held.
+            drop(unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, length) });
+        }
     }
 
     fn read_entry(&self, entry: &ArrayEntry) -> Parsed<Vec<f32>> {

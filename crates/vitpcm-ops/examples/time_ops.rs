@@ -1,5 +1,5 @@
 //! Times the operations at the sizes of ViT-S, on all cores or on `RAYON_NUM_THREADS` of them, and prints one line
-//! each: name, median milliseconds, GFLOP/s. `benches/peer/ops.py` runs it in turns with PyTorch.
+//! each: name, median milliseconds, GFLOP/s. `benches/peer/compare.py` runs it in turns with PyTorch.
 //!
 //! `cargo run --release -p vitpcm-ops --example time_ops [name ...]`
 
@@ -24,6 +24,8 @@ fn run() -> Result<()> {
         }
         Ok(())
     };
+    let (left, right) = (noise(&[2048, 2048])?, noise(&[2048, 2048])?);
+    time("product_2048", 2.0 * 2048f64.powi(3), &|| linear(&left, &right, None).map(drop))?;
     for tokens in [577, 3601] {
         let x = noise(&[1, tokens, 384])?;
         let hidden = noise(&[1, tokens, 1536])?;

@@ -2,9 +2,10 @@
 //! every device drops the same elements.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
-use rayon::prelude::*;
 
-use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
+use crate::cpu::dropout as kernels;
+use crate::cpu::simd::SimdPath;
+use crate::tensors::{Floats, floats, run_on_cpu, tensor};
 
 /// Which elements are dropped: element `i` where `random_bits(key, position + i)`, taken as a number in [0, 1), is below
 /// `rate`.
@@ -31,6 +32,7 @@ impl DropoutMask {
 }
 
 /// Number `position` of the stream `key`: SplitMix64 (Steele, Lea, Flood 2014) from the state `key`.
+#[inline(always)]
 pub fn random_bits(key: u64, position: u64) -> u64 {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut z = key.wrapping_add(position.wrapping_add(1).wrapping_mul(GOLDEN));
@@ -63,15 +65,8 @@ struct Dropout(DropoutMask);
 
 impl Dropout {
     fn on_cpu(&self, x: &[f32]) -> Vec<f32> {
-        const CHUNK: usize = 1 << 13;
-        let mut y = output(x.len());
-        let chunks = x.par_chunks(CHUNK).zip(y.par_chunks_mut(CHUNK)).enumerate();
-        chunks.for_each(|(chunk_index, (x, y))| {
-            let start = chunk_index * CHUNK;
-            for (offset, (x, y)) in x.iter().zip(y).enumerate() {
-                *y = x * self.0.factor(start + offset);
-            }
-        });
+        let mut y = x.to_vec();
+        kernels::apply(SimdPath::detect(), self.0, &mut y);
         y
     }
 }

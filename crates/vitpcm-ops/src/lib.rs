@@ -4,8 +4,8 @@
 //! Every function takes and returns f32 candle tensors and carries its gradient. Parameters, modules and
 //! initialisation are left to `vitpcm-nets`.
 //!
-//! On the CPU the operations run on rayon's threads. Called from one of them (`rayon::scope(|_| network.forward(x))`)
-//! they spare two changes of thread each: a tenth of the time of a ViT-S layer at 384 px. Results do not depend on the
+//! On the CPU the operations run on rayon's threads. Called from one of them ([`on_worker`]) they spare two changes of
+//! thread each: a tenth of the time of a ViT-S layer at 384 px. Results do not depend on the
 //! number of threads. Tensors on other devices, or not of f32, are handled by compositions of candle's own operations.
 
 mod adam;
@@ -17,10 +17,12 @@ mod gelu;
 mod hv_bilstm;
 mod layer_norm;
 mod linear;
+mod mlp;
 mod pooling;
 mod resize;
 mod softmax;
 mod tensors;
+mod worker;
 
 pub use adam::{AdamStep, adam_step};
 pub use attention::attention;
@@ -29,6 +31,8 @@ pub use gelu::gelu;
 pub use hv_bilstm::{HvBiLstmWeights, LstmWeights, hv_bilstm};
 pub use layer_norm::layer_norm;
 pub use linear::{linear, linear_gelu};
+pub use mlp::{MlpDropout, MlpWeights, linear_dropout, mlp};
 pub use pooling::{max_over_grid, top_k_over_grid};
 pub use resize::{ResizeRule, resize_grid};
 pub use softmax::softmax;
+pub use worker::on_worker;

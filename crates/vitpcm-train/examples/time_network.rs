@@ -38,7 +38,7 @@ fn time_forward(model: &Model, side: usize) -> Result<(), Error> {
     let network = model.network()?;
     let pixels = pattern(&[1, 3, side, side])?;
     // As `Segmenter` runs it.
-    let run = || rayon::scope(|_| network.forward(&pixels, &mut Mode::Inference));
+    let run = || vitpcm_nets::on_worker(|| network.forward(&pixels, &mut Mode::Inference));
     println!("{}", run()?.scores_on_grid.sqr()?.sum_all()?.to_scalar::<f32>()?);
     answer(|| Ok(drop(run()?)))
 }
@@ -57,8 +57,9 @@ fn time_step(model: Model) -> Result<(), Error> {
     let mut second_from_first = vec![0f32; NUM_IMAGES * half.pow(2) * grid.pow(2)];
     for (index, row) in second_from_first.chunks_exact_mut(grid.pow(2)).enumerate() {
         let (y, x) = (index % half.pow(2) / half * 2, index % half * 2);
-        [y * grid + x, y * grid + x + 1, (y + 1) * grid + x, (y + 1) * grid + x + 1]
-            .map(|cell| row[cell] = 0.25);
+        for cell in [y * grid + x, y * grid + x + 1, (y + 1) * grid + x, (y + 1) * grid + x + 1] {
+            row[cell] = 0.25;
+        }
     }
     let batch = TaggedBatch {
         first_views: pattern(&[NUM_IMAGES, 3, side, side])?,

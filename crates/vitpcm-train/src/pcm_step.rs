@@ -103,8 +103,7 @@ impl PcmStep {
         batches: &[TaggedBatch],
         dropout: &mut Dropout,
     ) -> Result<(StepLosses, Vec<Tensor>)> {
-        // On one of rayon's threads, so that hundreds of operations need not hand over to one each.
-        rayon::scope(|_| self.accumulated(batches, dropout))
+        vitpcm_ops::on_worker(|| self.accumulated(batches, dropout))
     }
 
     fn accumulated(

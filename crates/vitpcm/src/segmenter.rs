@@ -222,8 +222,7 @@ impl Segmenter {
         }
         let (width, height) = symmetry.size((part.width, part.height));
         let pixels = Tensor::from_vec(input, (images.len(), 3, height, width), &self.device)?;
-        // On one of rayon's threads, so that hundreds of operations need not hand over to one each.
-        let output = rayon::scope(|_| self.network.forward(&pixels, &mut Mode::Inference))?;
+        let output = vitpcm_nets::on_worker(|| self.network.forward(&pixels, &mut Mode::Inference))?;
         upright_scores(&output, symmetry, (tile.width, tile.height))
     }
 }

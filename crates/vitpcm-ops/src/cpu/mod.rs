@@ -3,12 +3,14 @@
 
 pub(crate) mod attention;
 pub(crate) mod attention_backward;
+pub(crate) mod dropout;
 mod elementary;
 pub(crate) mod gelu;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod lstm;
 pub(crate) mod matmul;
+pub(crate) mod mlp;
 #[cfg(test)]
 mod naive;
 pub(crate) mod pooling;
