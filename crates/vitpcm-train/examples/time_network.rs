@@ -40,7 +40,7 @@ fn time_forward(model: &Model, side: usize) -> Result<(), Error> {
     // As `Segmenter` runs it.
     let run = || vitpcm_nets::on_worker(|| network.forward(&pixels, &mut Mode::Inference));
     println!("{}", run()?.scores_on_grid.sqr()?.sum_all()?.to_scalar::<f32>()?);
-    answer(|| Ok(drop(run()?)))
+    answer(|| run().map(|_| ()).map_err(Error::from))
 }
 
 /// A whole training step: three passes, gradients, Adam.
