@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""vitpcm beside PyTorch on the CPU: one table of ratios, both sides in turns, same weights, same threads.
+"""vitpcm beside PyTorch: one table of ratios, both sides in turns, same weights, same threads.
 
     cargo build --release && cargo build --release --examples
     python benches/peer/compare.py [PART ...] [--rounds 5] [--threads 2] [--venv DIR] [--images FOLDER]
 
 PART is any of: network (forward passes), step (a whole training step), lstm, ops, segment (the command, end to end), scaling
-(our network on 1 and 2 threads), peak (our matrix products beside the machine's best); all of them without. Where the Python that
+(our network on 1 and 2 threads), peak (our matrix products beside the machine's best); all of them without. And gpu: step and
+forward on an NVIDIA GPU, with the examples built with `--features cuda`. Where the Python that
 runs this has no PyTorch, a virtual environment with PyTorch from PyPI is made (--venv, by default target/peer-venv).
 
 A ratio below 1 says that vitpcm is faster or smaller. Each is the median over rounds, with its range; a round times one side, then
@@ -26,7 +27,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RELEASE = ROOT / "target/release"
-PARTS = ["network", "step", "lstm", "ops", "segment", "scaling", "peak"]
+PARTS = ["network", "step", "lstm", "ops", "segment", "scaling", "peak", "gpu"]
 PACKAGES = ["torch", "numpy", "pillow"]
 # What issue and docs/performance.md promise: (must, goal).
 LIMITS = {
@@ -74,10 +75,17 @@ class Worker:
         return line
 
     def run(self):
-        time.sleep(0.2)  # until the other side's threads have stopped waiting for more
         self.process.stdin.write("run\n")
         self.process.stdin.flush()
         return float(self.answer())
+
+    def round(self):
+        """The median of a few runs: about a second and a half of them."""
+        time.sleep(0.2)  # until the other side's threads have stopped waiting for more
+        seconds = [self.run()]
+        while sum(seconds) < 1.5:
+            seconds.append(self.run())
+        return statistics.median(seconds)
 
     def peak_megabytes(self):
         """Ends the process. (What it reports counts from its start as long as this process stays small: PyTorch is not imported here.)"""
@@ -102,15 +110,15 @@ def row(name, ours, theirs, unit):
     )
 
 
-def compare_workers(name, ours, theirs, arguments):
-    """Times both workers in turns and prints a line for time and one for memory."""
+def compare_workers(name, ours, theirs, arguments, tolerance=1e-4):
+    """Times both workers in turns and prints a line for time and one for memory (of the host)."""
     ours = Worker(ours, arguments.threads)
     theirs = Worker(theirs, arguments.threads)
-    if abs(ours.check - theirs.check) > 1e-4 * abs(theirs.check):
+    if abs(ours.check - theirs.check) > tolerance * abs(theirs.check):
         sys.exit(f"{name}: the two sides do not compute the same: {ours.check} and {theirs.check}")
     for worker in (ours, theirs):
         worker.run()
-    rounds = [(ours.run(), theirs.run()) for _ in range(arguments.rounds)]
+    rounds = [(ours.round(), theirs.round()) for _ in range(arguments.rounds)]
     row(name, *zip(*rounds), "s")
     row(f"peak memory, {name}", [ours.peak_megabytes()], [theirs.peak_megabytes()], "MB")
 
@@ -122,25 +130,43 @@ def models(folder):
         subprocess.run(command, check=True, capture_output=True)
 
 
-def ours(*words):
-    return [RELEASE / "examples/time_network", *words]
+CPU = ("cpu", "f32")
 
 
-def theirs(arguments, *words):
-    return [sys.executable, HERE / "network.py", arguments.threads, *words]
+def ours(place, task, model, number):
+    return [RELEASE / "examples/time_network", *place, task, model, number]
+
+
+def theirs(arguments, place, task, model, backbone, number):
+    return [sys.executable, HERE / "network.py", arguments.threads, *place, task, model, backbone, number]
 
 
 def network(arguments, folder):
     for title, backbone, side in [("S", "vit-s16", 384), ("S", "vit-s16", 960), ("B", "vit-b16", 384)]:
         model = f"{folder}/{backbone}.safetensors"
         name = f"ViT-{title}/16 forward, {side} px"
-        compare_workers(name, ours("forward", model, side), theirs(arguments, "forward", model, backbone, side), arguments)
+        peer = theirs(arguments, CPU, "forward", model, backbone, side)
+        compare_workers(name, ours(CPU, "forward", model, side), peer, arguments)
 
 
 def step(arguments, folder):
     model = f"{folder}/vit-s16.safetensors"
     name = "training step, ViT-S/16"
-    compare_workers(name, ours("step", model), theirs(arguments, "step", model, "vit-s16"), arguments)
+    compare_workers(name, ours(CPU, "step", model, 4), theirs(arguments, CPU, "step", model, "vit-s16", 4), arguments)
+
+
+def gpu(arguments, folder):
+    """On an NVIDIA GPU: the example is built with `--features cuda`."""
+    for backbone in ("vit-s16", "vit-b16"):
+        model = f"{folder}/{backbone}.safetensors"
+        for precision in ("bf16", "f32"):
+            place = ("cuda", precision)
+            for task, number, name in [("step", 16, "step of 16 images"), ("forward", 960, "forward, 960 px")]:
+                peer = theirs(arguments, place, task, model, backbone, number)
+                name = f"{backbone} {precision}, {name}"
+                # Both sides round to bf16, at different places.
+                tolerance = 1e-3 if precision == "bf16" else 1e-4
+                compare_workers(name, ours(place, task, model, number), peer, arguments, tolerance)
 
 
 def time_ops(side, names, threads):
@@ -182,7 +208,7 @@ def scaling(arguments, folder):
                         ("training step", ("step", f"{folder}/vit-s16.safetensors"))]:
         one, two = Worker(ours(*words), 1), Worker(ours(*words), 2)
         one.run(), two.run()
-        rounds = [(one.run(), two.run()) for _ in range(arguments.rounds)]
+        rounds = [(one.round(), two.round()) for _ in range(arguments.rounds)]
         speedups = [a / b for a, b in rounds]
         print(f"1 to 2 threads, ViT-S/16 {name:15} {statistics.median(speedups):.2f} times"
               f"  {min(speedups):.2f}-{max(speedups):.2f}   at least 1.80", flush=True)
@@ -217,10 +243,10 @@ def main():
     version = subprocess.run([sys.executable, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
     print(f"PyTorch {version.stdout.strip()}, {arguments.threads} threads, {arguments.rounds} rounds")
     heading()
-    run = dict(zip(PARTS, [network, step, lstm, operations, segment, scaling, peak]))
+    run = dict(zip(PARTS, [network, step, lstm, operations, segment, scaling, peak, gpu]))
     with tempfile.TemporaryDirectory() as folder:
         models(folder)
-        for part in arguments.parts or PARTS:
+        for part in arguments.parts or [part for part in PARTS if part != "gpu"]:
             run[part](arguments, folder)
 
 

@@ -1,13 +1,14 @@
 """PyTorch's side for whole networks: the network of reference/nets/make.py with PyTorch's fused attention, one forward pass,
 and one training step as a PyTorch user would write it.
 
-    python network.py THREADS forward MODEL BACKBONE SIDE
-    python network.py THREADS step MODEL BACKBONE
+    python network.py THREADS DEVICE PRECISION forward MODEL BACKBONE SIDE
+    python network.py THREADS DEVICE PRECISION step MODEL BACKBONE IMAGES
 
 Speaks as crates/vitpcm-train/examples/time_network.rs does: first a number that the other side must find as well, then for every
 line on standard input the seconds that one run took.
 """
 
+import functools
 import importlib.util
 import pathlib
 import sys
@@ -23,7 +24,7 @@ VARIANTS = {
     "vit-s16": dict(width=384, heads=6),
     "vit-b16": dict(width=768, heads=12),
 }
-CLASSES, SIDE, GRID, IMAGES, TRAINED_BLOCKS = 21, 384, 24, 4, 5
+CLASSES, SIDE, GRID, TRAINED_BLOCKS = 21, 384, 24, 5
 DROPOUT_BACKBONE, DROPOUT_HEAD = 0.1, 0.2
 
 
@@ -51,17 +52,18 @@ def fused_block(self, x):
     return x + F.dropout(self.mlp.fc2(hidden), DROPOUT_BACKBONE, self.training)
 
 
-def forward(network, side):
-    pixels = pattern(1, 3, side, side)
+def forward(network, side, device, autocast):
+    pixels = pattern(1, 3, side, side).to(device)
 
     @torch.inference_mode()
     def run():
-        return network(pixels)[0]
+        with autocast():
+            return network(pixels)[0]
 
-    return float(run().square().sum()), run
+    return float(run().float().square().sum()), run
 
 
-def step(network):
+def step(network, num_images, device, autocast):
     """Three passes: the frozen blocks run once, training pass and target pass continue from them."""
     num_frozen = len(network.blocks) - TRAINED_BLOCKS
     network.requires_grad_(False)
@@ -69,10 +71,10 @@ def step(network):
         part.requires_grad_(True)
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     adam = torch.optim.Adam(trained, lr=1e-4, eps=1e-7, fused=True)
-    pixels = torch.cat([pattern(IMAGES, 3, SIDE, SIDE), pattern(IMAGES // 4, 3, SIDE, SIDE)])
-    tags = torch.zeros(IMAGES, CLASSES)
+    pixels = torch.cat([pattern(num_images, 3, SIDE, SIDE), pattern(num_images // 4, 3, SIDE, SIDE)]).to(device)
+    tags = torch.zeros(num_images, CLASSES, device=device)
     tags[:, 0] = 1
-    tags[range(IMAGES), range(1, IMAGES + 1)] = 1
+    tags[range(num_images), [image % (CLASSES - 1) + 1 for image in range(num_images)]] = 1
 
     @torch.no_grad()
     def frozen():
@@ -89,24 +91,27 @@ def step(network):
         grid = network.norm(x[:, 1:]).reshape(len(x), GRID, GRID, -1)
         grid = F.dropout(grid, DROPOUT_HEAD, network.training)
         features = F.dropout(network.hv_bilstm(grid), DROPOUT_HEAD, network.training)
-        return torch.softmax(network.patch_classifier(features), dim=-1)
+        return torch.softmax(network.patch_classifier(features).float(), dim=-1)
 
     def loss():
         was_training = network.training
         network.eval()
-        x = frozen()
+        with autocast():
+            x = frozen()
         with torch.no_grad():  # the target: first views, without dropout, cropped as the second views were
-            maps = scores_from(x[:IMAGES])
+            with autocast():
+                maps = scores_from(x[:num_images])
             on_second_grid = F.avg_pool2d(maps.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
             peaks = on_second_grid.amax(dim=(1, 2))
             target = on_second_grid * (tags / peaks)[:, None, None]
             target = target / target.sum(-1, keepdim=True)
         network.train(was_training)
-        scores = scores_from(x)
-        y = scores[:IMAGES].flatten(1, 2).amax(dim=1).clamp(1e-7, 1 - 1e-7)
+        with autocast():
+            scores = scores_from(x)
+        y = scores[:num_images].flatten(1, 2).amax(dim=1).clamp(1e-7, 1 - 1e-7)
         mce = F.binary_cross_entropy(y, tags)
         half = GRID // 2
-        second = scores[IMAGES:].reshape(-1, 2, half, 2, half, CLASSES).transpose(2, 3).reshape(-1, half, half, CLASSES)
+        second = scores[num_images:].reshape(-1, 2, half, 2, half, CLASSES).transpose(2, 3).reshape(-1, half, half, CLASSES)
         equivariance = -(target * second.clamp(1e-7, 1).log()).sum(-1).mean()
         return mce + equivariance + 0.01 * network.patch_classifier.weight.square().sum()
 
@@ -129,14 +134,19 @@ def pattern(*shape):
 
 
 def main():
-    threads, kind, model, backbone, *side = sys.argv[1:]
+    threads, device, precision, kind, model, backbone, number = sys.argv[1:]
     torch.set_num_threads(int(threads))
-    network = load(model, backbone)
-    check, run = forward(network, int(side[0])) if kind == "forward" else step(network)
+    network = load(model, backbone).to(device)
+    torch.set_float32_matmul_precision("highest")
+    autocast = functools.partial(torch.autocast, device, torch.bfloat16, enabled=precision == "bf16")
+    make = forward if kind == "forward" else step
+    check, run = make(network, int(number), device, autocast)
     print(check, flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
         run()
+        if device == "cuda":
+            torch.cuda.synchronize()
         print(time.perf_counter() - start, flush=True)
 
 

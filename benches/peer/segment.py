@@ -80,7 +80,7 @@ def compare(arguments, model, row):
                 one, _ = measured(command(images[:1]))
                 many, peak = measured(command(images))
                 rounds.append(((many - one) / (len(images) - 1), one, peak))
-            alone.append(worker.run())
+            alone.append(worker.round())
         worker.peak_megabytes()
 
         def label_map(folder, image):

@@ -55,13 +55,15 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
 
     messages.note("2/4 training a small network from the tags alone");
     let config = TrainConfig { seed: session.seed, ..TrainConfig::demo() };
+    let (device, precision) = session.open_device()?;
     let job = TrainJob {
         config,
         data: TrainData::of(&dataset, ImageLimits::default()),
         backbone: Backbone::Scratch,
         out: run.clone(),
         start: Start::Resume,
-        device: session.device.clone(),
+        device: device.clone(),
+        precision,
         provenance: [("made by".to_string(), "vitpcm demo, on drawn scenes".to_string())].into(),
     };
     let (training, _) = train::run(&job, session)?;
@@ -71,8 +73,8 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     }
 
     messages.note("3/4 segmenting the held-out images");
-    let segmenter =
-        Segmenter::open(&run.join("model.safetensors"), &session.device, SegmenterOptions::default())?;
+    let options = SegmenterOptions { precision, ..SegmenterOptions::default() };
+    let segmenter = Segmenter::open(&run.join("model.safetensors"), &device, options)?;
     let report = segment_and_score(&dataset, &segmenter, &masks, &run)?;
 
     messages.note("4/4 writing the report");

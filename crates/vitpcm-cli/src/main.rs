@@ -11,6 +11,7 @@ mod image_inputs;
 mod interrupt;
 mod line_chart;
 mod mask_formats;
+mod model_convert;
 mod model_inspect;
 mod model_random;
 mod outcome;
@@ -69,6 +70,8 @@ enum DataCommand {
 enum ModelCommand {
     /// What a weights file or model holds
     Inspect(model_inspect::Args),
+    /// Write a model in less space
+    Convert(model_convert::Args),
     /// Write an untrained model, to measure time and memory with
     Random(model_random::Args),
 }
@@ -113,6 +116,7 @@ fn run(cli: Cli, ranks: &Ranks) -> anyhow::Result<Outcome> {
         Command::Evaluate(args) => evaluate::evaluate(&args, &session),
         Command::Data(DataCommand::Inspect(args)) => data_inspect::inspect(&args, &session),
         Command::Model(ModelCommand::Inspect(args)) => model_inspect::inspect(&args),
+        Command::Model(ModelCommand::Convert(args)) => model_convert::convert(&args, &session),
         Command::Model(ModelCommand::Random(args)) => model_random::random(&args, &session),
     }
 }

@@ -14,7 +14,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
-use vitpcm::{Segmentation, Segmenter, SegmenterOptions, Symmetries, TagMode, Tiling, refined_label_map};
+use vitpcm::{
+    Segmentation, Segmenter, SegmenterOptions, Symmetries, TagMode, Tiling, embedded_model, refined_label_map,
+};
 use vitpcm_data::{DataError, ImageLimits, read_image};
 use vitpcm_masks::{Classes, LabelMap};
 use vitpcm_train::Ranks;
@@ -27,6 +29,7 @@ const CLASS_LIST: &str = "classes.txt";
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
+    vitpcm segment cat.jpg street.jpg --out masks --format png,overlay\n  \
     vitpcm segment photos --model runs/mine/model.safetensors --predict-tags --out masks --format png,overlay\n  \
     vitpcm segment VOC2012 --model model.safetensors --tags-file VOC2012 --crf --out pseudo-masks")]
 pub(crate) struct Args {
@@ -36,9 +39,9 @@ pub(crate) struct Args {
     /// Folder for the masks, each named after its image
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The model, as `train` writes it
+    /// The model, as `train` writes it [default: the embedded one, which knows the 20 classes of PASCAL VOC]
     #[arg(long, value_name = "FILE")]
-    model: PathBuf,
+    model: Option<PathBuf>,
     #[command(flatten)]
     tags: TagOptions,
     /// Refine each mask by a dense CRF
@@ -202,13 +205,19 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
 }
 
 fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
+    let (device, precision) = session.open_device()?;
     let options = SegmenterOptions {
         size: args.size,
         scales: args.scales.clone(),
         symmetries: if args.symmetries { Symmetries::All } else { Symmetries::Identity },
         tiling: Tiling { above: args.tile_above, tile_side: args.tile_side },
+        precision,
     };
-    Segmenter::open(&args.model, &session.device, options).map_err(usage)
+    match &args.model {
+        Some(model) => Segmenter::open(model, &device, options),
+        None => Segmenter::new(&embedded_model(&device)?, &device, options),
+    }
+    .map_err(usage)
 }
 
 /// What came of all images.

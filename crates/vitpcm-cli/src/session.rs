@@ -5,7 +5,7 @@ use crate::output::Messages;
 use anyhow::anyhow;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use vitpcm::Device;
+use vitpcm::{Device, DeviceName, Precision, suitable_precision};
 use vitpcm_train::Ranks;
 
 /// Options of every command, as typed.
@@ -13,7 +13,10 @@ use vitpcm_train::Ranks;
 pub(crate) struct Common {
     /// Where to compute: cpu, cuda, cuda:N or metal [default: the best that this build and machine have]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Common options")]
-    device: Option<String>,
+    device: Option<DeviceName>,
+    /// Numbers of the network's products: f32, or bf16 on NVIDIA GPUs [default: bf16 there, f32 elsewhere]
+    #[arg(long, global = true, value_name = "NAME", value_parser = precision, help_heading = "Common options")]
+    precision: Option<Precision>,
     /// Number of threads [default: all cores]
     #[arg(long, global = true, value_name = "N", help_heading = "Common options")]
     threads: Option<NonZeroUsize>,
@@ -30,7 +33,8 @@ pub(crate) struct Common {
 
 /// Options of every command, resolved.
 pub(crate) struct Session<'a> {
-    pub(crate) device: Device,
+    device: DeviceName,
+    precision: Option<Precision>,
     pub(crate) seed: u64,
     pub(crate) messages: Messages,
     /// The processes that do the work together.
@@ -45,7 +49,8 @@ impl<'a> Session<'a> {
         // The file itself was read before the options were parsed.
         let _ = &common.config;
         Ok(Session {
-            device: device(common.device.as_deref()).map_err(usage)?,
+            device: common.device.unwrap_or_default(),
+            precision: common.precision,
             seed: common.seed,
             messages: match (ranks.is_first(), common.quiet) {
                 (true, false) => Messages::All,
@@ -59,15 +64,27 @@ impl<'a> Session<'a> {
     pub(crate) fn common_messages(&self) -> &Messages {
         if self.ranks.is_first() { &self.messages } else { &Messages::None }
     }
+
+    /// Opens the device for a command that computes with a network.
+    pub(crate) fn open_device(&self) -> anyhow::Result<(Device, Precision)> {
+        // One GPU a rank, where the launcher has not hidden all others from it.
+        let own = match self.device {
+            DeviceName::Best | DeviceName::Cuda(0) => DeviceName::Cuda(self.ranks.local_rank()).open().ok(),
+            _ => None,
+        };
+        let device = own.map_or_else(|| self.device.open(), Ok).map_err(usage)?;
+        let precision = self.precision.unwrap_or_else(|| suitable_precision(&device));
+        if precision == Precision::Bf16 && !device.is_cuda() {
+            return Err(usage(anyhow!("--precision bf16 needs an NVIDIA GPU (--device cuda)")));
+        }
+        Ok((device, precision))
+    }
 }
 
-fn device(name: Option<&str>) -> anyhow::Result<Device> {
-    match name.map(|name| name.split(':').next().unwrap_or(name)) {
-        None | Some("cpu") => Ok(Device::Cpu),
-        Some("cuda" | "metal") => {
-            let name = name.unwrap_or_default();
-            Err(anyhow!("--device {name}: this build computes on the CPU only"))
-        }
-        Some(other) => Err(anyhow!("--device {other}: expected cpu, cuda, cuda:N or metal")),
+fn precision(name: &str) -> Result<Precision, String> {
+    match name {
+        "f32" => Ok(Precision::F32),
+        "bf16" => Ok(Precision::Bf16),
+        _ => Err("expected f32 or bf16".to_owned()),
     }
 }

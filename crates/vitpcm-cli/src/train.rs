@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
+use vitpcm::Device;
 use vitpcm_data::Dataset;
 use vitpcm_nets::{Variant, import_backbone};
 use vitpcm_train::{
@@ -88,13 +89,15 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     }
     let (config, backbone) = resolve(args, session)?;
     let dataset = Dataset::open(&args.data, &args.reading.open_options(config.seed))?;
+    let (device, precision) = session.open_device()?;
     let job = TrainJob {
         data: TrainData::of(&dataset, args.reading.image_limits()),
         config,
         backbone,
         out: args.out.clone(),
         start: if args.resume { Start::Resume } else { Start::Fresh },
-        device: session.device.clone(),
+        device,
+        precision,
         provenance: provenance(args),
     };
     if job.data.validation.is_empty() {
@@ -170,7 +173,7 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backb
         }
         return Ok((config, Backbone::Scratch));
     };
-    let imported = import_backbone(weights, variant, &session.device).map_err(usage)?;
+    let imported = import_backbone(weights, variant, &Device::Cpu).map_err(usage)?;
     config.model.backbone = imported.summary.variant.clone();
     config = config.for_patch(imported.summary.config.patch);
     session.messages.note(format!(

@@ -121,12 +121,16 @@ impl ViewMaker {
         let side = self.first_side();
         let [column, row, length] = [part.column, part.row, part.side].map(|cells| cells * self.patch);
         let to = (self.second_side(), self.second_side());
-        let scaled = image.chunks_exact(side * side).flat_map(|plane| {
-            let rows = plane.chunks_exact(side).skip(row).take(length);
-            let part: Vec<f32> = rows.flat_map(|row| &row[column..column + length]).copied().collect();
-            resize_plane(&part, (length, length), to, self.alignment)
-        });
-        scaled.collect()
+        let mut scaled = Vec::with_capacity(3 * to.0 * to.1);
+        let mut part = Vec::with_capacity(length * length);
+        for plane in image.chunks_exact(side * side) {
+            part.clear();
+            for row in plane.chunks_exact(side).skip(row).take(length) {
+                part.extend_from_slice(&row[column..column + length]);
+            }
+            scaled.extend_from_slice(&resize_plane(&part, (length, length), to, self.alignment));
+        }
+        scaled
     }
 
     /// The matrix that takes the first view's map to the second view: `weights[(y * half + x) * grid² + cell]`

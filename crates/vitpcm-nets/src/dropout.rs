@@ -3,7 +3,7 @@
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
-use vitpcm_ops::DropoutMask;
+use vitpcm_ops::{DropoutMask, ParameterGradients};
 
 use crate::error::Result;
 use crate::random::Stream;
@@ -13,8 +13,9 @@ use crate::random::Stream;
 pub enum Mode<'a> {
     /// No dropout.
     Inference,
-    /// With dropout, whose counter moves on with every mask.
-    Training(&'a mut Dropout),
+    /// With dropout, whose counter moves on with every mask, and a place where the transformer's blocks leave the
+    /// gradients of their parameters; those of all others are in candle's store.
+    Training(&'a mut Dropout, &'a ParameterGradients),
 }
 
 /// A place of the network where dropout acts.
@@ -77,10 +78,10 @@ impl Dropout {
         Self { counter: begin.wrapping_mul(BATCH_RANGE), ..self.clone() }
     }
 
-    /// The mask of the next `num_elements` values.
+    /// The next mask, of so many elements.
     fn mask(&mut self, rate: f32, num_elements: usize) -> DropoutMask {
-        let mask =
-            DropoutMask { key: Stream::named(self.seed, "dropout").key(), position: self.counter, rate };
+        let key = Stream::named(self.seed, "dropout").key();
+        let mask = DropoutMask { key, position: self.counter, rate };
         self.counter = self.counter.wrapping_add(num_elements as u64);
         mask
     }
@@ -95,9 +96,17 @@ impl Mode<'_> {
         }
     }
 
+    /// Where the gradients of the blocks' parameters go.
+    pub(crate) fn gradients(&self) -> Option<&ParameterGradients> {
+        match self {
+            Mode::Inference => None,
+            Mode::Training(_, gradients) => Some(gradients),
+        }
+    }
+
     /// The mask of so many values in training, where the site drops any; none in inference.
     pub(crate) fn dropout_mask(&mut self, num_elements: usize, site: DropoutSite) -> Option<DropoutMask> {
-        let Mode::Training(dropout) = self else {
+        let Mode::Training(dropout, _) = self else {
             return None;
         };
         let rate = match site {
@@ -119,7 +128,13 @@ mod tests {
 
     fn draw(dropout: &mut Dropout, site: DropoutSite) -> Vec<f32> {
         let ones = Tensor::ones((40, 1000), candle_core::DType::F32, &Device::Cpu).unwrap();
-        Mode::Training(dropout).dropout(ones, site).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+        Mode::Training(dropout, &ParameterGradients::default())
+            .dropout(ones, site)
+            .unwrap()
+            .flatten_all()
+            .unwrap()
+            .to_vec1()
+            .unwrap()
     }
 
     #[test]

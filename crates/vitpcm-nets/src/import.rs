@@ -13,7 +13,7 @@ use crate::normalisation::Normalisation;
 use crate::parameters::Parameters;
 use crate::variants::{HEAD_WIDTH, ParameterShape, Variant, VitConfig};
 use crate::vit::ClassificationHead;
-use crate::weight_file::{ArrayEntry, Container, ElementType, WeightFile};
+use crate::weight_file::{ArrayEntry, Container, WeightFile};
 use crate::weight_names::{Layout, Naming, Part, may_be_left_over};
 
 /// The weights of a backbone, and what is known about their file.
@@ -343,7 +343,7 @@ fn compare(wanted: &ParameterShape, parts: &[Source<'_>], mismatch: &mut Mismatc
     for source in parts {
         let found = source.shape();
         let fits = found.as_deref() == Some(&expected) || is_without_class_position(wanted, found.as_deref());
-        let readable = !matches!(source.entry.element_type, ElementType::Other(_));
+        let readable = source.entry.element_type.is_float();
         if fits && readable {
             continue;
         }
@@ -371,7 +371,7 @@ fn is_without_class_position(wanted: &ParameterShape, found: Option<&[usize]>) -
 /// Classes of the head on the class token. DINOv2's heads on Hugging Face read more than that token: left over.
 fn head_classes(sources: &BTreeMap<String, Vec<Source<'_>>>, width: usize) -> Option<usize> {
     let only = |name: &str| match sources.get(name)?.as_slice() {
-        [source] if !matches!(source.entry.element_type, ElementType::Other(_)) => source.shape(),
+        [source] if source.entry.element_type.is_float() => source.shape(),
         _ => None,
     };
     match (only("head.weight")?.as_slice(), only("head.bias")?.as_slice()) {

@@ -50,7 +50,9 @@ pub use parameters::Parameters;
 pub use pcm::{PatchConditioning, PcmConfig, PcmNetwork, PcmOutput, Pooling};
 pub use position_embedding::resize_position_embedding;
 pub use variants::{Grid, LAYER_NORM_EPS, MLP_RATIO, ParameterShape, VARIANTS, Variant, VitConfig};
-pub use vit::{ClassificationHead, Tokens, Vit};
-pub use vitpcm_ops::on_worker;
+pub use vit::{ClassificationHead, Precision, Tokens, Vit};
+#[cfg(feature = "cuda")]
+pub use vitpcm_ops::open_cuda;
+pub use vitpcm_ops::{ParameterGradients, on_worker};
 pub use weight_file::{ArrayEntry, Container, ElementType, WeightFile};
 pub use weight_names::Naming;

@@ -15,7 +15,7 @@ use crate::import::{DifferentTensor, Mismatch};
 use crate::normalisation::Normalisation;
 use crate::parameters::Parameters;
 use crate::pcm::{PcmConfig, PcmNetwork};
-use crate::weight_file::{ElementType, WeightFile};
+use crate::weight_file::{ArrayEntry, ElementType, WeightFile};
 
 /// What the metadata calls this kind of file.
 const FORMAT: &str = "vitpcm-model";
@@ -99,6 +99,31 @@ pub enum Storage {
     F32,
     /// In half the space; to be read back as f32.
     F16,
+    /// In a quarter of the space: matrices as whole numbers of 8 bits with a scale a row, the rest as f16.
+    I8,
+}
+
+/// Behind the name of a matrix of 8-bit numbers: the array of what each of its rows is to be multiplied with.
+const ROW_SCALES: &str = ".row_scales";
+
+/// How one parameter is stored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    F32,
+    F16,
+    I8Rows,
+}
+
+impl Storage {
+    fn form_of(self, tensor: &Tensor) -> Form {
+        // Matrices of layers; not positions and tokens (one row), nor the small classifier, whose every bit counts.
+        let is_large_matrix = tensor.rank() >= 2 && tensor.dims()[0] > 1 && tensor.elem_count() >= 1 << 16;
+        match self {
+            Storage::F32 => Form::F32,
+            Storage::I8 if is_large_matrix => Form::I8Rows,
+            Storage::F16 | Storage::I8 => Form::F16,
+        }
+    }
 }
 
 /// A model: its description and its parameters.
@@ -122,8 +147,12 @@ impl Model {
         compare(&info, file).into_result()?;
         let mut parameters = Parameters::new();
         for entry in file.entries() {
-            let tensor = Tensor::from_vec(file.read_f32(entry)?, entry.shape.as_slice(), device)?;
-            parameters.insert(entry.name.clone(), tensor);
+            let values = match entry.element_type {
+                ElementType::I8 => read_rows(file, entry)?,
+                _ if entry.name.ends_with(ROW_SCALES) => continue,
+                _ => file.read_f32(entry)?,
+            };
+            parameters.insert(entry.name.clone(), Tensor::from_vec(values, entry.shape.as_slice(), device)?);
         }
         Ok(Self { info, parameters })
     }
@@ -156,7 +185,12 @@ impl Model {
         writer.write_all(&header).map_err(io)?;
         for (_, tensor) in tensors {
             let values = tensor.detach().to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
-            write_values(&mut writer, &values, storage).map_err(io)?;
+            match storage.form_of(tensor) {
+                Form::F32 => write_f32(&mut writer, &values),
+                Form::F16 => write_f16(&mut writer, &values),
+                Form::I8Rows => write_rows(&mut writer, &values, tensor.dims()[0]),
+            }
+            .map_err(io)?;
         }
         writer.flush().map_err(io)?;
         drop(writer);
@@ -182,30 +216,59 @@ fn temporary_file_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     builder.tempfile_in(folder)
 }
 
-fn write_values(writer: &mut impl Write, values: &[f32], storage: Storage) -> io::Result<()> {
-    match storage {
-        Storage::F32 => values.iter().try_for_each(|value| writer.write_all(&value.to_le_bytes())),
-        Storage::F16 => {
-            values.iter().try_for_each(|&value| writer.write_all(&f16::from_f32(value).to_le_bytes()))
-        }
+fn write_f32(writer: &mut impl Write, values: &[f32]) -> io::Result<()> {
+    values.iter().try_for_each(|value| writer.write_all(&value.to_le_bytes()))
+}
+
+fn write_f16(writer: &mut impl Write, values: &[f32]) -> io::Result<()> {
+    values.iter().try_for_each(|&value| writer.write_all(&f16::from_f32(value).to_le_bytes()))
+}
+
+/// The scales of all rows, then the rows: what [`header`] promises in this order.
+fn write_rows(writer: &mut impl Write, values: &[f32], num_rows: usize) -> io::Result<()> {
+    let rows = || values.chunks_exact(values.len() / num_rows);
+    let scale = |row: &[f32]| row.iter().fold(0f32, |largest, value| largest.max(value.abs())) / 127.0;
+    write_f32(writer, &rows().map(scale).collect::<Vec<_>>())?;
+    for row in rows() {
+        let scale = scale(row).max(f32::MIN_POSITIVE);
+        let bytes: Vec<u8> = row.iter().map(|value| (value / scale).round() as i8 as u8).collect();
+        writer.write_all(&bytes)?;
     }
+    Ok(())
+}
+
+/// A matrix that [`write_rows`] wrote; [`compare`] has seen that its scales are there.
+fn read_rows(file: &WeightFile, entry: &ArrayEntry) -> Result<Vec<f32>> {
+    let mut values = file.read_numbers(entry)?;
+    let Some(scales) = file.entry(&format!("{}{ROW_SCALES}", entry.name)) else { return Ok(values) };
+    let scales = file.read_f32(scales)?;
+    let row_len = values.len() / scales.len().max(1);
+    for (row, scale) in values.chunks_exact_mut(row_len.max(1)).zip(scales) {
+        row.iter_mut().for_each(|value| *value *= scale);
+    }
+    Ok(values)
 }
 
 /// The safetensors header. Written here and not by the `safetensors` crate, whose metadata come in random order.
 fn header(info: &ModelInfo, tensors: &[(String, &Tensor)], storage: Storage) -> Vec<u8> {
-    let (dtype, size) = match storage {
-        Storage::F32 => ("F32", 4),
-        Storage::F16 => ("F16", 2),
-    };
     let mut entries = serde_json::Map::new();
     entries.insert("__metadata__".to_owned(), serde_json::json!(write_info(info)));
     let mut start = 0usize;
-    for (name, tensor) in tensors {
-        let end = start + size * tensor.elem_count();
-        let entry =
-            serde_json::json!({ "dtype": dtype, "shape": tensor.dims(), "data_offsets": [start, end] });
-        entries.insert(name.clone(), entry);
+    let mut add = |name: String, dtype: &str, size: usize, shape: &[usize]| {
+        let end = start + size * shape.iter().product::<usize>();
+        let entry = serde_json::json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, end] });
+        entries.insert(name, entry);
         start = end;
+    };
+    for (name, tensor) in tensors {
+        match storage.form_of(tensor) {
+            Form::F32 => add(name.clone(), "F32", 4, tensor.dims()),
+            Form::F16 => add(name.clone(), "F16", 2, tensor.dims()),
+            Form::I8Rows => {
+                add(format!("{name}{ROW_SCALES}"), "F32", 4, &tensor.dims()[..1]);
+                add(name.clone(), "I8", 1, tensor.dims());
+            }
+        }
     }
     let mut header = serde_json::Value::Object(entries).to_string().into_bytes();
     // Data begin at a multiple of eight bytes.
@@ -283,18 +346,24 @@ pub(crate) fn compare(info: &ModelInfo, file: &WeightFile) -> Mismatch {
             mismatch.missing.push(parameter.name.clone());
             continue;
         };
-        let readable = !matches!(entry.element_type, ElementType::Other(_));
+        let readable = match entry.element_type {
+            ElementType::I8 => file.entry(&format!("{}{ROW_SCALES}", entry.name)).is_some_and(|scales| {
+                scales.element_type.is_float() && scales.shape == entry.shape[..1.min(entry.shape.len())]
+            }),
+            _ => entry.element_type.is_float(),
+        };
         if entry.shape != parameter.shape || !readable {
             mismatch.different.push(DifferentTensor {
                 name: entry.name.clone(),
                 found: format!("{:?} {}", entry.shape, entry.element_type),
-                expected: format!("{:?} f32 or f16", parameter.shape),
+                expected: format!("{:?} f32, f16, or i8 with a scale a row", parameter.shape),
             });
         }
     }
     let known: std::collections::HashSet<&str> =
         wanted.iter().map(|parameter| parameter.name.as_str()).collect();
-    let unused = file.entries().filter(|entry| !known.contains(entry.name.as_str()));
+    let is_known = |name: &str| known.contains(name.strip_suffix(ROW_SCALES).unwrap_or(name));
+    let unused = file.entries().filter(|entry| !is_known(&entry.name));
     mismatch.unused = unused.map(|entry| entry.name.clone()).collect();
     mismatch
 }

@@ -10,7 +10,7 @@ use crate::hv_bilstm::{DEFAULT_LSTM_UNITS, HvBiLstm};
 use crate::parameters::Parameters;
 use crate::patch_classifier::PatchClassifier;
 use crate::variants::{ParameterShape, VitConfig};
-use crate::vit::{Tokens, Vit};
+use crate::vit::{Precision, Tokens, Vit};
 
 /// How patches learn of each other between the ViT and the classifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,6 +142,11 @@ impl PcmNetwork {
             },
             patch_classifier: PatchClassifier::new(parameters)?,
         })
+    }
+
+    /// The same network, its ViT computed in other numbers.
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { vit: self.vit.with_precision(precision), ..self }
     }
 
     /// Its description.

@@ -19,7 +19,7 @@ impl Stream {
         Self { key: random_bits(seed, 0) ^ hash }
     }
 
-    /// The number from which its random bits are made.
+    /// What `vitpcm_ops` calls the stream by.
     pub(crate) fn key(&self) -> u64 {
         self.key
     }

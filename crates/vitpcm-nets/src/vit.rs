@@ -4,26 +4,49 @@
 //! Tokens travel between the parts with their grid and the number of blocks they went through, so that training
 //! can run the frozen first blocks once and continue from there several times.
 
-use candle_core::Tensor;
-use vitpcm_ops as ops;
+use candle_core::{DType, Tensor};
+use serde::{Deserialize, Serialize};
+use vitpcm_ops::{self as ops, Affine, BlockOptions, BlockWeights};
 
 use crate::dropout::{DropoutSite, Mode};
 use crate::error::{NetsError, Result};
 use crate::parameters::Parameters;
 use crate::position_embedding::resize_position_embedding;
-use crate::variants::{Grid, LAYER_NORM_EPS, VitConfig};
+use crate::variants::{Grid, LAYER_NORM_EPS, MLP_RATIO, VitConfig};
+
+/// In what numbers the products of the transformer are computed. The residual stream, norms, softmax and all
+/// parameters are f32 either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// Full f32, on every device.
+    #[default]
+    F32,
+    /// Activations rounded to bf16 (8 bits of fraction), on NVIDIA GPUs.
+    Bf16,
+}
+
+impl Precision {
+    fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::Bf16 => DType::BF16,
+        }
+    }
+}
 
 /// A vision transformer without a task.
 #[derive(Debug, Clone)]
 pub struct Vit {
     config: VitConfig,
+    precision: Precision,
     class_token: Tensor,
     register_tokens: Option<Tensor>,
     position_embedding: Tensor,
     /// `[D, 3·patch·patch]`: the patch convolution as a linear layer, since its windows do not overlap.
-    patch_projection: Linear,
+    patch_projection: Affine,
     blocks: Vec<Block>,
-    norm: LayerNorm,
+    norm: Affine,
 }
 
 /// The tokens of a batch of images somewhere between two blocks.
@@ -47,21 +70,27 @@ impl Vit {
             parameters.get("patch_embed.proj.weight")?.reshape((config.width, patch_features))?;
         Ok(Self {
             config: *config,
+            precision: Precision::F32,
             class_token: parameters.get("cls_token")?.clone(),
             register_tokens: match config.registers {
                 0 => None,
                 _ => Some(parameters.get("reg_token")?.clone()),
             },
             position_embedding: parameters.get("pos_embed")?.clone(),
-            patch_projection: Linear {
+            patch_projection: Affine {
                 weight: patch_weight,
                 bias: parameters.get("patch_embed.proj.bias")?.clone(),
             },
             blocks: (0..config.depth)
                 .map(|index| Block::new(config, index, parameters))
                 .collect::<Result<_>>()?,
-            norm: LayerNorm::new("norm", parameters)?,
+            norm: affine("norm", parameters)?,
         })
+    }
+
+    /// The same transformer, computed in other numbers.
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
     }
 
     /// Its numbers.
@@ -92,7 +121,8 @@ impl Vit {
             .reshape(&[batch, 3, grid.rows, patch, grid.columns, patch][..])?
             .permute(vec![0, 2, 4, 1, 3, 5])?
             .reshape((batch, grid.num_cells(), 3 * patch * patch))?;
-        let patches = self.patch_projection.forward(&patches)?; // [B, N, D]
+        let patches = linear(&self.patch_projection, &patches.to_dtype(self.precision.dtype())?)?; // [B, N, D]
+        let patches = patches.to_dtype(DType::F32)?;
 
         let token_width = self.config.width;
         let class_token = self.class_token.broadcast_as((batch, 1, token_width))?;
@@ -122,7 +152,7 @@ impl Vit {
         })?;
         let mut values = tokens.values.clone();
         for block in remaining {
-            values = block.forward(&values, mode)?;
+            values = block.forward(&values, self.precision.dtype(), mode)?;
         }
         Ok(Tokens { values, grid: tokens.grid, num_blocks_run: end })
     }
@@ -130,12 +160,12 @@ impl Vit {
     /// The patches' features after the final norm, laid out on the grid; class and register tokens are dropped.
     ///
     /// # Shapes
-    /// result `[B, rows, columns, D]`
+    /// result `[B, rows, columns, D]`, in the numbers of [`Precision`]
     pub fn patch_features(&self, tokens: &Tokens) -> Result<Tensor> {
         let grid = tokens.grid;
         let batch = tokens.values.dim(0)?;
         let patches = tokens.values.narrow(1, self.config.num_prefix_tokens(), grid.num_cells())?;
-        let features = self.norm.forward(&patches.contiguous()?)?;
+        let features = self.normalise(&patches, self.precision.dtype())?;
         Ok(features.reshape((batch, grid.rows, grid.columns, self.config.width))?)
     }
 
@@ -144,8 +174,14 @@ impl Vit {
     /// # Shapes
     /// result `[B, D]`
     pub fn class_feature(&self, tokens: &Tokens) -> Result<Tensor> {
-        let class_token = tokens.values.narrow(1, 0, 1)?.contiguous()?;
-        Ok(self.norm.forward(&class_token)?.squeeze(1)?)
+        let class_token = tokens.values.narrow(1, 0, 1)?;
+        Ok(self.normalise(&class_token, DType::F32)?.squeeze(1)?)
+    }
+
+    /// The final norm.
+    fn normalise(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
+        let Affine { weight, bias } = &self.norm;
+        Ok(ops::layer_norm_to(&x.contiguous()?, weight, bias, LAYER_NORM_EPS, dtype)?)
     }
 
     /// All blocks, from pixels to the tokens behind the last one.
@@ -157,12 +193,12 @@ impl Vit {
 /// The classification head of pretraining, on the class token. Segmentation does not use it; it shows that
 /// imported weights and preprocessing fit each other.
 #[derive(Debug, Clone)]
-pub struct ClassificationHead(Linear);
+pub struct ClassificationHead(Affine);
 
 impl ClassificationHead {
     /// From weight `[classes, D]` and bias `[classes]`.
     pub fn new(weight: Tensor, bias: Tensor) -> Self {
-        Self(Linear { weight, bias })
+        Self(Affine { weight, bias })
     }
 
     /// How many classes it tells apart.
@@ -172,7 +208,7 @@ impl ClassificationHead {
 
     /// Class feature `[B, D]` to logits `[B, classes]`.
     pub fn forward(&self, class_feature: &Tensor) -> Result<Tensor> {
-        self.0.forward(class_feature)
+        linear(&self.0, class_feature)
     }
 }
 
@@ -180,103 +216,47 @@ impl ClassificationHead {
 #[derive(Debug, Clone)]
 struct Block {
     heads: usize,
-    norm1: LayerNorm,
-    qkv: Linear,
-    projection: Linear,
-    scale1: Option<Tensor>,
-    norm2: LayerNorm,
-    fc1: Linear,
-    fc2: Linear,
-    scale2: Option<Tensor>,
+    weights: BlockWeights,
 }
 
 impl Block {
     fn new(config: &VitConfig, index: usize, parameters: &Parameters) -> Result<Self> {
         let name = |part: &str| format!("blocks.{index}.{part}");
+        let affine = |part: &str| affine(&name(part), parameters);
         let scale = |part: &str| match config.layer_scale {
             true => Ok::<_, NetsError>(Some(parameters.get(&name(part))?.clone())),
             false => Ok(None),
         };
-        Ok(Self {
-            heads: config.heads,
-            norm1: LayerNorm::new(&name("norm1"), parameters)?,
-            qkv: Linear::new(&name("attn.qkv"), parameters)?,
-            projection: Linear::new(&name("attn.proj"), parameters)?,
+        let weights = BlockWeights {
+            norm1: affine("norm1")?,
+            qkv: affine("attn.qkv")?,
+            projection: affine("attn.proj")?,
             scale1: scale("ls1.gamma")?,
-            norm2: LayerNorm::new(&name("norm2"), parameters)?,
-            fc1: Linear::new(&name("mlp.fc1"), parameters)?,
-            fc2: Linear::new(&name("mlp.fc2"), parameters)?,
+            norm2: affine("norm2")?,
+            fc1: affine("mlp.fc1")?,
+            fc2: affine("mlp.fc2")?,
             scale2: scale("ls2.gamma")?,
-        })
-    }
-
-    /// x `[B, N, D]`; result as x.
-    fn forward(&self, x: &Tensor, mode: &mut Mode<'_>) -> Result<Tensor> {
-        let qkv = self.qkv.forward(&self.norm1.forward(x)?)?;
-        let attended = ops::attention(&qkv, self.heads)?;
-        let mask = mode.dropout_mask(x.elem_count(), DropoutSite::Backbone);
-        let attended = ops::linear_dropout(&attended, &self.projection.weight, &self.projection.bias, mask)?;
-        let x = (x + scaled(attended, self.scale1.as_ref())?)?;
-
-        let normed = self.norm2.forward(&x)?;
-        let (hidden_width, width) = self.fc1.weight.dims2()?;
-        let num_hidden = x.elem_count() / width * hidden_width;
-        let masks = ops::MlpDropout {
-            hidden: mode.dropout_mask(num_hidden, DropoutSite::Backbone),
-            output: mode.dropout_mask(x.elem_count(), DropoutSite::Backbone),
         };
-        let weights = ops::MlpWeights {
-            fc1_weight: &self.fc1.weight,
-            fc1_bias: &self.fc1.bias,
-            fc2_weight: &self.fc2.weight,
-            fc2_bias: &self.fc2.bias,
-        };
-        let out = ops::mlp(&normed, weights, masks)?;
-        Ok((x + scaled(out, self.scale2.as_ref())?)?)
+        Ok(Self { heads: config.heads, weights })
+    }
+
+    /// x `[B, N, D]`; result as x. Products are computed in `dtype`.
+    fn forward(&self, x: &Tensor, dtype: DType, mode: &mut Mode<'_>) -> Result<Tensor> {
+        let num_elements = x.elem_count();
+        let mut mask = |times: usize| mode.dropout_mask(times * num_elements, DropoutSite::Backbone);
+        let dropout = [mask(1), mask(MLP_RATIO), mask(1)];
+        let options = BlockOptions { heads: self.heads, eps: LAYER_NORM_EPS, dtype, dropout };
+        Ok(ops::transformer_block(x, &self.weights, &options, mode.gradients())?)
     }
 }
 
-fn scaled(x: Tensor, scale: Option<&Tensor>) -> Result<Tensor> {
-    match scale {
-        Some(scale) => Ok(x.broadcast_mul(scale)?),
-        None => Ok(x),
-    }
+fn affine(name: &str, parameters: &Parameters) -> Result<Affine> {
+    Ok(Affine {
+        weight: parameters.get(&format!("{name}.weight"))?.clone(),
+        bias: parameters.get(&format!("{name}.bias"))?.clone(),
+    })
 }
 
-#[derive(Debug, Clone)]
-struct Linear {
-    weight: Tensor,
-    bias: Tensor,
-}
-
-impl Linear {
-    fn new(name: &str, parameters: &Parameters) -> Result<Self> {
-        Ok(Self {
-            weight: parameters.get(&format!("{name}.weight"))?.clone(),
-            bias: parameters.get(&format!("{name}.bias"))?.clone(),
-        })
-    }
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(ops::linear(x, &self.weight, Some(&self.bias))?)
-    }
-}
-
-#[derive(Debug, Clone)]
-struct LayerNorm {
-    weight: Tensor,
-    bias: Tensor,
-}
-
-impl LayerNorm {
-    fn new(name: &str, parameters: &Parameters) -> Result<Self> {
-        Ok(Self {
-            weight: parameters.get(&format!("{name}.weight"))?.clone(),
-            bias: parameters.get(&format!("{name}.bias"))?.clone(),
-        })
-    }
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(ops::layer_norm(x, &self.weight, &self.bias, LAYER_NORM_EPS)?)
-    }
+fn linear(layer: &Affine, x: &Tensor) -> Result<Tensor> {
+    Ok(ops::linear(x, &layer.weight, Some(&layer.bias))?)
 }

@@ -56,6 +56,8 @@ pub enum ElementType {
     F16,
     /// Brain floating point.
     Bf16,
+    /// Whole numbers of 8 bits, which only our own model files give a meaning to.
+    I8,
     /// Anything else, by the file's own word.
     Other(String),
 }
@@ -67,8 +69,14 @@ impl ElementType {
             ElementType::F64 => Some(8),
             ElementType::F32 => Some(4),
             ElementType::F16 | ElementType::Bf16 => Some(2),
+            ElementType::I8 => Some(1),
             ElementType::Other(_) => None,
         }
+    }
+
+    /// Whether [`WeightFile::read_f32`] reads it.
+    pub(crate) fn is_float(&self) -> bool {
+        !matches!(self, ElementType::I8 | ElementType::Other(_))
     }
 }
 
@@ -79,6 +87,7 @@ impl fmt::Display for ElementType {
             ElementType::F32 => "f32",
             ElementType::F16 => "f16",
             ElementType::Bf16 => "bf16",
+            ElementType::I8 => "i8",
             ElementType::Other(word) => word,
         })
     }
@@ -202,8 +211,20 @@ impl WeightFile {
         self.entries.get(name)
     }
 
-    /// The elements of an array in row-major order, widened or narrowed to f32.
+    /// The elements of an array of floating-point numbers in row-major order, widened or narrowed to f32.
     pub fn read_f32(&self, entry: &ArrayEntry) -> Result<Vec<f32>> {
+        if !entry.element_type.is_float() {
+            let reason = format!(
+                "`{}`: elements of type {}; expected f32, f16, bf16 or f64",
+                entry.name, entry.element_type
+            );
+            return Err(Fault::from(reason).at(&self.path));
+        }
+        self.read_numbers(entry)
+    }
+
+    /// The elements of an array of any numbers that we read.
+    pub(crate) fn read_numbers(&self, entry: &ArrayEntry) -> Result<Vec<f32>> {
         let values = self
             .read_entry(entry)
             .map_err(|fault| match fault {
@@ -306,6 +327,7 @@ fn widen(bytes: &[u8], element_type: &ElementType) -> Vec<f32> {
         ElementType::Bf16 => {
             bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
         }
+        ElementType::I8 => bytes.iter().map(|&byte| f32::from(byte as i8)).collect(),
         ElementType::Other(_) => Vec::new(),
     }
 }

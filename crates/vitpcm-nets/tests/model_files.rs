@@ -238,3 +238,41 @@ fn inspect_tells_what_a_model_is() {
     let FileSummary::Model(summary) = summary else { panic!("no model") };
     assert_eq!(summary.num_parameters, model().parameters.num_elements());
 }
+
+/// With matrices large enough to be stored in eight bits.
+fn large_model() -> Model {
+    let network = PcmConfig::paper(Variant::named("vit-ti16").unwrap().config(), 3);
+    let parameters = Initialisation::official(4).network(&network, &Device::Cpu).unwrap();
+    Model { info: ModelInfo { network, ..model().info }, parameters }
+}
+
+#[test]
+fn eight_bits_keep_every_row_to_half_a_step_in_a_quarter_of_the_space() {
+    let large = large_model();
+    let (small, whole) = (Folder::new(), Folder::new());
+    large.save(small.path(), Storage::I8).unwrap();
+    large.save(whole.path(), Storage::F32).unwrap();
+    let size = |folder: &Folder| std::fs::metadata(folder.path()).unwrap().len() as f64;
+    assert!(size(&small) < 0.28 * size(&whole), "{} of {}", size(&small), size(&whole));
+
+    let read = Model::load(small.path(), &Device::Cpu).unwrap();
+    let name = "blocks.3.mlp.fc1.weight";
+    let rows = |model: &Model| model.parameters.get(name).unwrap().to_vec2::<f32>().unwrap();
+    for (before, after) in rows(&large).iter().zip(rows(&read)) {
+        let step = before.iter().fold(0f32, |largest, value| largest.max(value.abs())) / 127.0;
+        assert!(before.iter().zip(after).all(|(before, after)| (before - after).abs() <= 0.501 * step));
+    }
+}
+
+#[test]
+fn eight_bits_without_their_scales_are_refused() {
+    let folder = Folder::new();
+    large_model().save(folder.path(), Storage::I8).unwrap();
+    let mut bytes = std::fs::read(folder.path()).unwrap();
+    let name = b"qkv.weight.row_scales";
+    let at = bytes.windows(name.len()).position(|window| window == name).unwrap();
+    bytes[at + name.len() - 1] = b'z';
+    std::fs::write(folder.path(), bytes).unwrap();
+    let error = Model::load(folder.path(), &Device::Cpu).unwrap_err().to_string();
+    assert!(error.contains("qkv.weight"), "{error}");
+}

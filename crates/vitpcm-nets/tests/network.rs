@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Device, Tensor};
 use vitpcm_nets::{
-    Dropout, DropoutRates, Initialisation, Mode, NetsError, Parameters, PatchConditioning, PcmConfig,
-    PcmNetwork, Pooling, VARIANTS, Variant, VitConfig,
+    Dropout, DropoutRates, Initialisation, Mode, NetsError, ParameterGradients, Parameters,
+    PatchConditioning, PcmConfig, PcmNetwork, Pooling, VARIANTS, Variant, VitConfig,
 };
 
 fn nano() -> (PcmConfig, Parameters) {
@@ -107,7 +107,12 @@ fn dropout_depends_on_its_seed_and_its_counter_alone() {
     let (config, parameters) = nano();
     let network = PcmNetwork::new(&config, &parameters).unwrap();
     let train = |dropout: &mut Dropout| {
-        values(&network.forward(&pixels(32, 32), &mut Mode::Training(dropout)).unwrap().scores_on_grid)
+        values(
+            &network
+                .forward(&pixels(32, 32), &mut Mode::Training(dropout, &ParameterGradients::default()))
+                .unwrap()
+                .scores_on_grid,
+        )
     };
     let mut dropout = Dropout::new(3, DropoutRates::OFFICIAL);
     let first = train(&mut dropout);
@@ -135,13 +140,16 @@ fn exactly_the_chosen_parameters_learn() {
     let network = PcmNetwork::new(&config, &parameters).unwrap();
     let mut dropout = Dropout::new(1, DropoutRates::OFFICIAL);
     let tokens = network.run_frozen_blocks(&pixels(48, 64), 2).unwrap();
-    let output = network.continue_from(&tokens, &mut Mode::Training(&mut dropout)).unwrap();
+    let of_blocks = ParameterGradients::default();
+    let output = network.continue_from(&tokens, &mut Mode::Training(&mut dropout, &of_blocks)).unwrap();
     let loss = (output.tag_probabilities.log().unwrap().sum_all().unwrap()
         + output.scores_on_grid.sqr().unwrap().sum_all().unwrap())
     .unwrap();
     let gradients = loss.backward().unwrap();
+    let of_blocks = of_blocks.take();
     for (name, variable) in &variables {
-        let gradient = gradients.get(variable).unwrap_or_else(|| panic!("{name} has no gradient"));
+        let gradient = of_blocks.get(&variable.id()).or_else(|| gradients.get(variable));
+        let gradient = gradient.unwrap_or_else(|| panic!("{name} has no gradient"));
         let largest = values(&gradient.abs().unwrap()).into_iter().fold(0.0, f32::max);
         assert!(largest > 0.0, "the gradient of {name} is zero");
     }

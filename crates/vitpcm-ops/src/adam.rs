@@ -1,4 +1,4 @@
-//! One step of Adam on one parameter, in place.
+//! What an optimiser does to one parameter, in place: a step of Adam, and a moving average.
 
 use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, Tensor, bail};
 use rayon::prelude::*;
@@ -38,12 +38,39 @@ pub fn adam_step(
         bail!("adam: the parameter {:?}, its means and its gradient differ in shape", weight.dims());
     }
     let gradient = gradient.contiguous()?;
+    #[cfg(feature = "cuda")]
+    if crate::cuda::run_on_cuda(&[weight]) {
+        return crate::cuda::adam::adam_step(weight, mean, mean_square, &gradient, step);
+    }
     if !weight.device().is_cpu() {
         return composed(weight, mean, mean_square, &gradient, step);
     }
     mean.inplace_op2(&gradient, &Follow { decay: step.beta1, power: Power::One })?;
     mean_square.inplace_op2(&gradient, &Follow { decay: step.beta2, power: Power::Two })?;
     weight.inplace_op3(mean, mean_square, &Descend(step))
+}
+
+/// Moves a mean towards a value: `mean ← decay · mean + (1 − decay) · value`.
+///
+/// Both are contiguous f32, of one shape, and share no memory.
+pub fn follow(mean: &Tensor, value: &Tensor, decay: f32) -> Result<()> {
+    if mean.dims() != value.dims() {
+        bail!("follow: the mean {:?} and the value {:?} differ in shape", mean.dims(), value.dims());
+    }
+    #[cfg(feature = "cuda")]
+    if crate::cuda::run_on_cuda(&[mean, value]) {
+        return crate::cuda::adam::follow(mean, value, decay);
+    }
+    if mean.device().is_cpu() {
+        mean.inplace_op2(value, &Follow { decay, power: Power::One })
+    } else {
+        composed_follow(mean, value, decay)
+    }
+}
+
+fn composed_follow(mean: &Tensor, value: &Tensor, decay: f32) -> Result<()> {
+    let moved = ((mean * f64::from(decay))? + (value * f64::from(1.0 - decay))?)?;
+    mean.slice_set(&moved, 0, 0)
 }
 
 /// With candle's own operations.
@@ -54,22 +81,17 @@ fn composed(
     gradient: &Tensor,
     step: AdamStep,
 ) -> Result<()> {
-    let lean = |mean: &Tensor, towards: &Tensor, decay: f32| {
-        let moved = ((mean * f64::from(decay))? + (towards * f64::from(1.0 - decay))?)?;
-        mean.slice_set(&moved, 0, 0)
-    };
-    lean(mean, gradient, step.beta1)?;
-    lean(mean_square, &gradient.sqr()?, step.beta2)?;
+    composed_follow(mean, gradient, step.beta1)?;
+    composed_follow(mean_square, &gradient.sqr()?, step.beta2)?;
     let divisor = ((mean_square.sqrt()? / f64::from(step.root_correction2))? + f64::from(step.eps))?;
     let change = ((mean / divisor)? * f64::from(step.rate))?;
     weight.slice_set(&(weight.detach() - change)?, 0, 0)
 }
 
-/// The floats of a contiguous argument that is written to.
 fn floats_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
     match (storage, layout.contiguous_offsets()) {
         (CpuStorage::F32(values), Some((start, end))) => Ok(&mut values[start..end]),
-        _ => bail!("adam: expected contiguous f32"),
+        _ => bail!("an optimiser's step was given a tensor that is not contiguous f32"),
     }
 }
 

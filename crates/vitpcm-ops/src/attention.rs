@@ -8,10 +8,12 @@ use crate::composed;
 use crate::cpu::attention::{self as kernels, AttentionShape};
 use crate::cpu::attention_backward::{self, AttentionPass};
 use crate::cpu::simd::SimdPath;
-use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
+#[cfg(feature = "cuda")]
+use crate::cuda::{self, View};
+use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
 /// Multi-head self-attention from packed queries, keys and values, scaled by `1/sqrt(D / num_heads)`. No matrix of
-/// tokens by tokens is ever stored.
+/// tokens by tokens is kept for the gradient; on the CPU none ever exists.
 ///
 /// # Shapes
 /// qkv `[B, N, 3·D]`: queries, keys and values one after the other, each head-major, as timm's fused `qkv`
@@ -21,15 +23,24 @@ pub fn attention(qkv: &Tensor, num_heads: usize) -> Result<Tensor> {
     if num_heads == 0 || packed == 0 || packed % (3 * num_heads) != 0 {
         bail!("attention: qkv has {packed} features, which do not split into 3 x {num_heads} heads");
     }
-    if !run_on_cpu(&[qkv]) {
+    let shape = AttentionShape { batch, tokens, heads: num_heads, head_dim: packed / (3 * num_heads) };
+    // The CUDA kernels move four features at a time.
+    if !has_kernels(&[qkv]) || (qkv.device().is_cuda() && !shape.head_dim.is_multiple_of(4)) {
         return composed::attention(qkv, num_heads);
     }
-    let shape = AttentionShape { batch, tokens, heads: num_heads, head_dim: packed / (3 * num_heads) };
     let log_sums = if qkv.track_op() { LogSums::Keep(Mutex::new(Vec::new())) } else { LogSums::Drop };
     qkv.contiguous()?.apply_op1(Attention { shape, log_sums })
 }
 
-struct Attention {
+/// Attention without a graph, and what [`Attention::bwd`] needs of it.
+pub(crate) fn attention_to_go_back(qkv: &Tensor, num_heads: usize) -> Result<(Tensor, Attention)> {
+    let (batch, tokens, packed) = qkv.dims3()?;
+    let shape = AttentionShape { batch, tokens, heads: num_heads, head_dim: packed / (3 * num_heads) };
+    let operation = Attention { shape, log_sums: LogSums::Keep(Mutex::new(Vec::new())) };
+    Ok((qkv.apply_op1_no_bwd(&operation)?, operation))
+}
+
+pub(crate) struct Attention {
     shape: AttentionShape,
     log_sums: LogSums,
 }
@@ -59,12 +70,27 @@ impl CustomOp1 for Attention {
         Ok((CpuStorage::F32(y), (self.shape.batch, self.shape.tokens, self.shape.features()).into()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        storage: &candle_core::CudaStorage,
+        layout: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        let y = cuda::attention::forward(self.shape, &View::new(storage, layout)?)?;
+        Ok((y.into_storage(), (self.shape.batch, self.shape.tokens, self.shape.features()).into()))
+    }
+
     fn bwd(&self, qkv: &Tensor, y: &Tensor, grad_y: &Tensor) -> Result<Option<Tensor>> {
+        let grad_y = grad_y.contiguous()?;
+        #[cfg(feature = "cuda")]
+        if qkv.device().is_cuda() {
+            let grad_qkv = cuda::attention::backward(self.shape, &View::of(qkv)?, &View::of(&grad_y)?)?;
+            return Ok(Some(grad_qkv.into_tensor(qkv.dims())));
+        }
         let LogSums::Keep(log_sums) = &self.log_sums else {
             bail!("attention was run on a tensor without a graph");
         };
         let log_sums = log_sums.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let grad_y = grad_y.contiguous()?;
         let mut grad_qkv = output(qkv.elem_count());
         let (packed, y, grad_y) = (Floats::of(qkv)?, Floats::of(y)?, Floats::of(&grad_y)?);
         let pass = AttentionPass {

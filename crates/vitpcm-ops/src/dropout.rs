@@ -5,7 +5,9 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
 use crate::cpu::dropout as kernels;
 use crate::cpu::simd::SimdPath;
-use crate::tensors::{Floats, floats, run_on_cpu, tensor};
+#[cfg(feature = "cuda")]
+use crate::cuda;
+use crate::tensors::{Floats, floats, has_kernels, tensor};
 
 /// Which elements are dropped: element `i` where `random_bits(key, position + i)`, taken as a number in [0, 1), is below
 /// `rate`.
@@ -52,7 +54,7 @@ pub fn dropout(x: &Tensor, mask: DropoutMask) -> Result<Tensor> {
     if !(0.0..1.0).contains(&mask.rate) {
         bail!("dropout: the rate is {}, expected at least 0 and less than 1", mask.rate);
     }
-    if run_on_cpu(&[x]) {
+    if has_kernels(&[x]) {
         x.contiguous()?.apply_op1(Dropout(mask))
     } else {
         let factors = (0..x.elem_count()).map(|index| mask.factor(index)).collect();
@@ -80,8 +82,23 @@ impl CustomOp1 for Dropout {
         Ok((CpuStorage::F32(self.on_cpu(floats(storage, layout)?)), layout.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        storage: &candle_core::CudaStorage,
+        layout: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        let y = cuda::elementwise::dropout(&cuda::View::new(storage, layout)?, self.0)?;
+        Ok((y.into_storage(), layout.shape().clone()))
+    }
+
     fn bwd(&self, x: &Tensor, _y: &Tensor, grad_y: &Tensor) -> Result<Option<Tensor>> {
         let grad_y = grad_y.contiguous()?;
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            let grad_x = cuda::elementwise::dropout(&cuda::View::of(&grad_y)?, self.0)?;
+            return Ok(Some(grad_x.into_tensor(x.dims())));
+        }
         let grad_x = self.on_cpu(Floats::of(&grad_y)?.get()?);
         Ok(Some(tensor(grad_x, x.dims())?))
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::composed;
 use crate::cpu::linear::{self, LinearShape};
@@ -10,7 +10,9 @@ use crate::cpu::lstm::{self, DIRECTIONS, GridShape};
 use crate::cpu::matmul::Finish;
 use crate::cpu::scratch::Scratch;
 use crate::cpu::simd::SimdPath;
-use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
+#[cfg(feature = "cuda")]
+use crate::cuda::{self, View};
+use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
 /// The parameters of one direction, in PyTorch's layout and gate order (input, forget, cell, output).
 #[derive(Debug, Clone)]
@@ -48,7 +50,7 @@ impl HvBiLstmWeights {
 /// columns forward, columns backward.
 ///
 /// # Shapes
-/// grid `[B, H, W, D]`; result `[B, H, W, 4·U]`.
+/// grid `[B, H, W, D]`, f32, or bf16 on a GPU; result `[B, H, W, 4·U]`, f32.
 pub fn hv_bilstm(grid: &Tensor, weights: &HvBiLstmWeights) -> Result<Tensor> {
     let (batch, height, width, features) = grid.dims4()?;
     let units = weights.row_forward.weight_hh.dim(1)?;
@@ -73,7 +75,8 @@ pub fn hv_bilstm(grid: &Tensor, weights: &HvBiLstmWeights) -> Result<Tensor> {
     tensors.extend(
         directions.iter().flat_map(|lstm| [&lstm.weight_ih, &lstm.weight_hh, &lstm.bias_ih, &lstm.bias_hh]),
     );
-    if !run_on_cpu(&tensors) {
+    let parameters_fit = tensors[1..].iter().all(|tensor| tensor.dtype() == DType::F32);
+    if !has_kernels(&tensors) || !parameters_fit {
         return composed::hv_bilstm(grid, weights);
     }
     let weight_ih = Tensor::cat(&directions.map(|lstm| &lstm.weight_ih), 0)?;
@@ -84,10 +87,11 @@ pub fn hv_bilstm(grid: &Tensor, weights: &HvBiLstmWeights) -> Result<Tensor> {
     rest.extend(directions.map(|lstm| lstm.bias_hh.clone()));
     let rest = Tensor::cat(&rest, 0)?;
     let shape = GridShape { batch, height, width, units };
-    let saved = if tensors.iter().any(|tensor| tensor.track_op()) {
-        Saved::Keep(Mutex::new(None))
-    } else {
-        Saved::Drop
+    let saved = match tensors.iter().any(|tensor| tensor.track_op()) {
+        #[cfg(feature = "cuda")]
+        true if grid.device().is_cuda() => Saved::OnCuda(std::sync::OnceLock::new()),
+        true => Saved::Keep(Mutex::new(None)),
+        false => Saved::Drop,
     };
     grid.contiguous()?.apply_op3(&weight_ih, &rest, HvBiLstm { shape, features, saved })
 }
@@ -103,6 +107,8 @@ struct HvBiLstm {
 enum Saved {
     Keep(Mutex<Option<Activations>>),
     Drop,
+    #[cfg(feature = "cuda")]
+    OnCuda(std::sync::OnceLock<cuda::lstm::Activations>),
 }
 
 struct Activations {
@@ -114,6 +120,48 @@ impl HvBiLstm {
     /// All directions' gates together.
     fn gates(&self) -> usize {
         DIRECTIONS * 4 * self.shape.units
+    }
+
+    /// The sum of both biases, which lie behind the recurrent weights.
+    #[cfg(feature = "cuda")]
+    fn bias_on_cuda(&self, rest: &View<'_>) -> Result<cuda::Array> {
+        let biases = rest.skip(DIRECTIONS * self.shape.recurrent_len());
+        cuda::column_sums::column_sums(&biases, self.gates())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn backward_on_cuda(
+        &self,
+        activations: Option<&cuda::lstm::Activations>,
+        grid: &Tensor,
+        weight_ih: &Tensor,
+        rest: &Tensor,
+        hidden: &Tensor,
+        grad_hidden: &Tensor,
+    ) -> Result<(Tensor, Tensor, Tensor)> {
+        let Some(activations) = activations else {
+            bail!("hv_bilstm: backward before forward");
+        };
+        let grad_hidden = grad_hidden.contiguous()?;
+        let rest_view = View::of(rest)?;
+        let bias = self.bias_on_cuda(&rest_view)?;
+        let parameters =
+            cuda::lstm::Parameters { input: View::of(weight_ih)?, recurrent: rest_view, bias: bias.view() };
+        let grads = cuda::lstm::backward(
+            self.shape,
+            &View::of(grid)?,
+            &parameters,
+            &View::of(hidden)?,
+            activations,
+            &View::of(&grad_hidden)?,
+        )?;
+        let recurrent = grads.recurrent.into_tensor(DIRECTIONS * self.shape.recurrent_len());
+        let bias = grads.bias.into_tensor(self.gates());
+        Ok((
+            grads.grid.into_tensor(grid.dims()),
+            grads.input.into_tensor(weight_ih.dims()),
+            Tensor::cat(&[&recurrent, &bias, &bias], 0)?,
+        ))
     }
 
     /// The input projections of all directions, as one linear layer.
@@ -153,10 +201,32 @@ impl CustomOp3 for HvBiLstm {
                 *saved.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
                     Some(Activations { gates, cells });
             }
-            Saved::Drop => lstm::forward(path, shape, recurrent, &mut gates, &mut hidden, None),
+            _ => lstm::forward(path, shape, recurrent, &mut gates, &mut hidden, None),
         }
         let dims = (shape.batch, shape.height, shape.width, DIRECTIONS * shape.units);
         Ok((CpuStorage::F32(hidden), dims.into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        grid: &candle_core::CudaStorage,
+        grid_layout: &Layout,
+        weight_ih: &candle_core::CudaStorage,
+        weight_ih_layout: &Layout,
+        rest: &candle_core::CudaStorage,
+        rest_layout: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        let shape = self.shape;
+        let (input, rest) = (View::new(weight_ih, weight_ih_layout)?, View::new(rest, rest_layout)?);
+        let bias = self.bias_on_cuda(&rest)?;
+        let parameters = cuda::lstm::Parameters { input, recurrent: rest, bias: bias.view() };
+        let (hidden, activations) = cuda::lstm::forward(shape, &View::new(grid, grid_layout)?, &parameters)?;
+        if let Saved::OnCuda(saved) = &self.saved {
+            saved.get_or_init(|| activations);
+        }
+        let dims = (shape.batch, shape.height, shape.width, DIRECTIONS * shape.units);
+        Ok((hidden.into_storage(), dims.into()))
     }
 
     fn bwd(
@@ -167,6 +237,11 @@ impl CustomOp3 for HvBiLstm {
         hidden: &Tensor,
         grad_hidden: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        #[cfg(feature = "cuda")]
+        if let Saved::OnCuda(saved) = &self.saved {
+            let grads = self.backward_on_cuda(saved.get(), grid, weight_ih, rest, hidden, grad_hidden)?;
+            return Ok((Some(grads.0), Some(grads.1), Some(grads.2)));
+        }
         let Saved::Keep(saved) = &self.saved else {
             bail!("hv_bilstm was run on tensors without a graph");
         };

@@ -1,7 +1,8 @@
 //! The operations that decide the speed of ViT-PCM, forward and backward: linear layers, GELU, layer norm,
 //! softmax, attention, the HV-BiLSTM, pooling over the grid and resampling of the grid.
 //!
-//! Every function takes and returns f32 candle tensors and carries its gradient. Parameters, modules and
+//! Every function takes and returns candle tensors and carries its gradient: f32 on the CPU, f32 and bf16 on NVIDIA GPUs
+//! (feature `cuda`), where the weights stay f32. Parameters, modules and
 //! initialisation are left to `vitpcm-nets`.
 //!
 //! On the CPU the operations run on rayon's threads. Called from one of them ([`on_worker`]) they spare two changes of
@@ -9,9 +10,12 @@
 //! number of threads. Tensors on other devices, or not of f32, are handled by compositions of candle's own operations.
 
 mod adam;
+mod add_scaled;
 mod attention;
 mod composed;
 mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod dropout;
 mod gelu;
 mod hv_bilstm;
@@ -22,17 +26,22 @@ mod pooling;
 mod resize;
 mod softmax;
 mod tensors;
+mod transformer_block;
 mod worker;
 
-pub use adam::{AdamStep, adam_step};
+pub use adam::{AdamStep, adam_step, follow};
+pub use add_scaled::add_scaled;
 pub use attention::attention;
+#[cfg(feature = "cuda")]
+pub use cuda::open_cuda;
 pub use dropout::{DropoutMask, dropout, random_bits, uniform};
 pub use gelu::gelu;
 pub use hv_bilstm::{HvBiLstmWeights, LstmWeights, hv_bilstm};
-pub use layer_norm::layer_norm;
+pub use layer_norm::{layer_norm, layer_norm_to};
 pub use linear::{linear, linear_gelu};
 pub use mlp::{MlpDropout, MlpWeights, linear_dropout, mlp};
 pub use pooling::{max_over_grid, top_k_over_grid};
 pub use resize::{ResizeRule, resize_grid};
 pub use softmax::softmax;
+pub use transformer_block::{Affine, BlockOptions, BlockWeights, ParameterGradients, transformer_block};
 pub use worker::on_worker;

@@ -1,13 +1,15 @@
 //! Linear layers, with GELU where the network has one behind.
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::composed;
 use crate::cpu::linear::{self as kernels, LinearShape};
 use crate::cpu::matmul::Finish;
 use crate::cpu::simd::SimdPath;
+#[cfg(feature = "cuda")]
+use crate::cuda::{self, View};
 use crate::gelu::gelu;
-use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
+use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
 /// `x · weightᵀ + bias` over the last dimension.
 ///
@@ -44,7 +46,9 @@ fn apply(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, tail: Tail) -> Resu
     }
     let mut tensors = vec![x, weight];
     tensors.extend(bias);
-    if !run_on_cpu(&tensors) {
+    // On a GPU the product runs in the type of x, whatever that of the weight; biases are added in f32.
+    let bias_fits = bias.is_none_or(|bias| bias.dtype() == DType::F32);
+    if !has_kernels(&tensors) || !bias_fits {
         return match tail {
             Tail::None => composed::linear(x, weight, bias),
             Tail::Gelu => composed::linear_gelu(x, weight, bias),
@@ -87,7 +91,35 @@ impl Linear {
         Ok((CpuStorage::F32(y), shape))
     }
 
-    /// The gradients of x and weight, and the gradient of the result made contiguous.
+    #[cfg(feature = "cuda")]
+    fn forward_on_cuda(
+        &self,
+        x: (&candle_core::CudaStorage, &Layout),
+        weight: (&candle_core::CudaStorage, &Layout),
+        bias: Option<View<'_>>,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        let (out_features, in_features) = weight.1.shape().dims2()?;
+        let mut dims = x.1.dims().to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = out_features;
+        }
+        let (x, weight) = (View::new(x.0, x.1)?, View::new(weight.0, weight.1)?);
+        let shape = LinearShape { rows: x.len / in_features.max(1), in_features, out_features };
+        use cuda::elementwise::Tail as After;
+        let y = match (&bias, self.tail) {
+            (Some(bias), Tail::None) => cuda::linear::forward(shape, &x, &weight, Some((bias, After::Bias)))?,
+            (Some(bias), Tail::Gelu) => {
+                cuda::linear::forward(shape, &x, &weight, Some((bias, After::BiasGelu)))?
+            }
+            (None, Tail::None) => cuda::linear::forward(shape, &x, &weight, None)?,
+            (None, Tail::Gelu) => {
+                cuda::elementwise::gelu(&cuda::linear::forward(shape, &x, &weight, None)?.view())?
+            }
+        };
+        Ok((y.into_storage(), dims.into()))
+    }
+
+    /// The gradients of x and weight that the graph asks for.
     fn backward(
         &self,
         x: &Tensor,
@@ -97,27 +129,55 @@ impl Linear {
         if let Tail::Gelu = self.tail {
             bail!("linear with a fused GELU is for inference only");
         }
-        let (out_features, in_features) = weight.dims2()?;
-        let rows = grad_y.elem_count() / out_features.max(1);
-        let shape = LinearShape { rows, in_features, out_features };
-        let path = SimdPath::detect();
-        let grad_y = Floats::of(grad_y)?;
-        let grad_x = if x.track_op() {
-            let mut grad_x = output(x.elem_count());
-            kernels::backward_x(path, shape, Floats::of(weight)?.get()?, grad_y.get()?, &mut grad_x);
-            Some(tensor(grad_x, x.dims())?)
-        } else {
-            None
-        };
-        let grad_weight = if weight.track_op() {
-            let mut grad_weight = output(weight.elem_count());
-            kernels::backward_weight(path, shape, Floats::of(x)?.get()?, grad_y.get()?, &mut grad_weight);
-            Some(tensor(grad_weight, weight.dims())?)
-        } else {
-            None
-        };
+        let grad_x = x.track_op().then(|| x_gradient(x, weight, grad_y)).transpose()?;
+        let grad_weight = weight.track_op().then(|| weight_gradient(x, weight, grad_y)).transpose()?;
         Ok((grad_x, grad_weight))
     }
+}
+
+fn shape_of(weight: &Tensor, grad_y: &Tensor) -> Result<LinearShape> {
+    let (out_features, in_features) = weight.dims2()?;
+    Ok(LinearShape { rows: grad_y.elem_count() / out_features.max(1), in_features, out_features })
+}
+
+/// The gradient of [`linear`]'s x. Contiguous tensors here and below.
+pub(crate) fn x_gradient(x: &Tensor, weight: &Tensor, grad_y: &Tensor) -> Result<Tensor> {
+    let shape = shape_of(weight, grad_y)?;
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        let grad_x = cuda::linear::backward_x(shape, &View::of(weight)?, &View::of(grad_y)?)?;
+        return Ok(grad_x.into_tensor(x.dims()));
+    }
+    let mut grad_x = output(x.elem_count());
+    let (weight, grad_y) = (Floats::of(weight)?, Floats::of(grad_y)?);
+    kernels::backward_x(SimdPath::detect(), shape, weight.get()?, grad_y.get()?, &mut grad_x);
+    tensor(grad_x, x.dims())
+}
+
+/// The gradient of [`linear`]'s weight.
+pub(crate) fn weight_gradient(x: &Tensor, weight: &Tensor, grad_y: &Tensor) -> Result<Tensor> {
+    let shape = shape_of(weight, grad_y)?;
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        let grad_weight = cuda::linear::backward_weight(shape, &View::of(x)?, &View::of(grad_y)?)?;
+        return grad_weight.into_tensor(weight.dims()).to_dtype(weight.dtype());
+    }
+    let mut grad_weight = output(weight.elem_count());
+    let (x, grad_y) = (Floats::of(x)?, Floats::of(grad_y)?);
+    kernels::backward_weight(SimdPath::detect(), shape, x.get()?, grad_y.get()?, &mut grad_weight);
+    tensor(grad_weight, weight.dims())
+}
+
+/// The gradient of [`linear`]'s bias.
+pub(crate) fn bias_gradient(bias: &Tensor, grad_y: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if bias.device().is_cuda() {
+        let grad_bias = cuda::linear::backward_bias(bias.elem_count(), &View::of(grad_y)?)?;
+        return Ok(grad_bias.into_tensor(bias.dims()));
+    }
+    let mut grad_bias = output(bias.elem_count());
+    kernels::backward_bias(Floats::of(grad_y)?.get()?, &mut grad_bias);
+    tensor(grad_bias, bias.dims())
 }
 
 impl CustomOp2 for Linear {
@@ -133,6 +193,17 @@ impl CustomOp2 for Linear {
         weight_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         self.forward((x, x_layout), (weight, weight_layout), None)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &candle_core::CudaStorage,
+        x_layout: &Layout,
+        weight: &candle_core::CudaStorage,
+        weight_layout: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        self.forward_on_cuda((x, x_layout), (weight, weight_layout), None)
     }
 
     fn bwd(
@@ -163,6 +234,20 @@ impl CustomOp3 for Linear {
         self.forward((x, x_layout), (weight, weight_layout), Some(floats(bias, bias_layout)?))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &candle_core::CudaStorage,
+        x_layout: &Layout,
+        weight: &candle_core::CudaStorage,
+        weight_layout: &Layout,
+        bias: &candle_core::CudaStorage,
+        bias_layout: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        let bias = View::new(bias, bias_layout)?;
+        self.forward_on_cuda((x, x_layout), (weight, weight_layout), Some(bias))
+    }
+
     fn bwd(
         &self,
         x: &Tensor,
@@ -173,13 +258,7 @@ impl CustomOp3 for Linear {
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let grad_y = grad_y.contiguous()?;
         let (grad_x, grad_weight) = self.backward(x, weight, &grad_y)?;
-        let grad_bias = if bias.track_op() {
-            let mut grad_bias = output(bias.elem_count());
-            kernels::backward_bias(Floats::of(&grad_y)?.get()?, &mut grad_bias);
-            Some(tensor(grad_bias, bias.dims())?)
-        } else {
-            None
-        };
+        let grad_bias = bias.track_op().then(|| bias_gradient(bias, &grad_y)).transpose()?;
         Ok((grad_x, grad_weight, grad_bias))
     }
 }

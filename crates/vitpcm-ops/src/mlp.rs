@@ -66,7 +66,8 @@ pub fn linear_dropout(
     dropped(linear(x, weight, Some(bias))?, mask)
 }
 
-fn dropped(x: Tensor, mask: Option<DropoutMask>) -> Result<Tensor> {
+/// [`dropout`] where there is a mask.
+pub(crate) fn dropped(x: Tensor, mask: Option<DropoutMask>) -> Result<Tensor> {
     match mask {
         Some(mask) => dropout(&x, mask),
         None => Ok(x),

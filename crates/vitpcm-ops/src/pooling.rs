@@ -4,6 +4,8 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
 use crate::composed;
 use crate::cpu::pooling as kernels;
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
 
 /// The maximum of each class over the grid; its gradient goes to the first cell that attains it (row by row).
@@ -24,10 +26,13 @@ pub fn top_k_over_grid(scores: &Tensor, k: usize) -> Result<Tensor> {
         bail!("top_k_over_grid: k is {k}, expected 1 to {} (a {height} x {width} grid)", height * width);
     }
     if run_on_cpu(&[scores]) {
-        scores.contiguous()?.apply_op1(TopK { k })
-    } else {
-        composed::top_k_over_grid(scores, k)
+        return scores.contiguous()?.apply_op1(TopK { k });
     }
+    #[cfg(feature = "cuda")]
+    if k == 1 && cuda::run_on_cuda(&[scores]) && scores.dtype() == candle_core::DType::F32 {
+        return scores.contiguous()?.apply_op1(on_cuda::Max::default());
+    }
+    composed::top_k_over_grid(scores, k)
 }
 
 struct TopK {
@@ -60,5 +65,53 @@ impl CustomOp1 for TopK {
             &mut grad_scores,
         );
         Ok(Some(tensor(grad_scores, scores.dims())?))
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod on_cuda {
+    use std::sync::OnceLock;
+
+    use candle_core::{CpuStorage, CudaStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+
+    use crate::cuda::{Array, View, pooling};
+
+    /// The maximum, with the cells that attain it kept for backward.
+    #[derive(Default)]
+    pub(super) struct Max {
+        cells_of_maxima: OnceLock<Array>,
+    }
+
+    impl CustomOp1 for Max {
+        fn name(&self) -> &'static str {
+            "max-over-grid"
+        }
+
+        fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+            bail!("on the CPU the maximum is the best of one")
+        }
+
+        fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+            let (batch, height, width, classes) = layout.shape().dims4()?;
+            let scores = View::new(storage, layout)?;
+            let (pooled, cells) = pooling::max_over_grid(height * width, classes, &scores)?;
+            self.cells_of_maxima.get_or_init(|| cells);
+            Ok((pooled.into_storage(), (batch, classes).into()))
+        }
+
+        fn bwd(&self, scores: &Tensor, _: &Tensor, grad_pooled: &Tensor) -> Result<Option<Tensor>> {
+            let (_, height, width, classes) = scores.dims4()?;
+            let Some(cells) = self.cells_of_maxima.get() else {
+                bail!("max_over_grid: backward before forward");
+            };
+            let grad_pooled = grad_pooled.contiguous()?;
+            let grad_scores = pooling::max_over_grid_backward(
+                height * width,
+                classes,
+                &View::of(&grad_pooled)?,
+                &cells.view(),
+            )?;
+            Ok(Some(grad_scores.into_tensor(scores.dims())))
+        }
     }
 }

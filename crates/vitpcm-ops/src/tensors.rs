@@ -2,7 +2,16 @@
 
 use candle_core::{CpuStorage, DType, Device, Layout, Result, Storage, StorageRef, Tensor, bail};
 
-/// Whether our CPU kernels can take these tensors; otherwise operations are composed of candle's own.
+/// Whether there are kernels of ours for these tensors; otherwise operations are composed of candle's own.
+pub(crate) fn has_kernels(tensors: &[&Tensor]) -> bool {
+    #[cfg(feature = "cuda")]
+    if crate::cuda::run_on_cuda(tensors) {
+        return true;
+    }
+    run_on_cpu(tensors)
+}
+
+/// Whether our CPU kernels can take these tensors.
 pub(crate) fn run_on_cpu(tensors: &[&Tensor]) -> bool {
     tensors.iter().all(|tensor| tensor.device().is_cpu() && tensor.dtype() == DType::F32)
 }

@@ -2,6 +2,7 @@
 //! put in: that is what makes the training weakly supervised.
 
 use candle_core::{Device, Tensor};
+use rayon::prelude::*;
 use vitpcm_data::Tags;
 use vitpcm_data::views::{ViewMaker, Views, merged};
 use vitpcm_nets::Normalisation;
@@ -46,25 +47,29 @@ impl TaggedBatch {
     ) -> Result<Self> {
         let count = images.len();
         let (grid, side) = (maker.grid, maker.first_side());
-        let mut first_views = Vec::with_capacity(count * 3 * side * side);
+        let (view_len, matrix_len) = (3 * side * side, grid.pow(4) / 4);
         let mut tags = vec![0f32; count * num_classes];
-        let mut second_from_first = Vec::with_capacity(count * grid.pow(4) / 4);
         for (image, tags) in images.iter().zip(tags.chunks_exact_mut(num_classes)) {
-            let start = first_views.len();
-            first_views.extend_from_slice(&image.views.first);
-            normalisation.normalise_planes(&mut first_views[start..]);
             tags[0] = 1.0;
             image.tags.iter().for_each(|tag| tags[usize::from(tag)] = 1.0);
-            second_from_first.extend(maker.second_from_first(&image.views.geometry));
         }
+        let mut first_views = vec![0f32; count * view_len];
+        let mut second_from_first = vec![0f32; count * matrix_len];
+        let places = first_views
+            .par_chunks_exact_mut(view_len)
+            .zip(second_from_first.par_chunks_exact_mut(matrix_len));
+        places.zip(images).for_each(|((first_view, second_from_first), image)| {
+            first_view.copy_from_slice(&image.views.first);
+            normalisation.normalise_planes(first_view);
+            second_from_first.copy_from_slice(&maker.second_from_first(&image.views.geometry));
+        });
         let num_merged = count.div_ceil(4);
-        let mut merged_views = Vec::with_capacity(num_merged * 3 * side * side);
-        for picture in 0..num_merged {
+        let mut merged_views = vec![0f32; num_merged * view_len];
+        merged_views.par_chunks_exact_mut(view_len).enumerate().for_each(|(picture, merged_view)| {
             let quarter = |i: usize| images[(4 * picture + i) % count].views.second.as_slice();
-            let mut planes = merged([0, 1, 2, 3].map(quarter), maker.second_side());
-            normalisation.normalise_planes(&mut planes);
-            merged_views.extend(planes);
-        }
+            merged_view.copy_from_slice(&merged([0, 1, 2, 3].map(quarter), maker.second_side()));
+            normalisation.normalise_planes(merged_view);
+        });
         Ok(Self {
             first_views: Tensor::from_vec(first_views, (count, 3, side, side), device)?,
             merged_views: Tensor::from_vec(merged_views, (num_merged, 3, side, side), device)?,
@@ -75,6 +80,17 @@ impl TaggedBatch {
                 device,
             )?,
             names: images.iter().map(|image| image.name.clone()).collect(),
+        })
+    }
+
+    /// The same batch in another device's memory.
+    pub fn to_device(self, device: &Device) -> Result<Self> {
+        Ok(Self {
+            first_views: self.first_views.to_device(device)?,
+            merged_views: self.merged_views.to_device(device)?,
+            tags: self.tags.to_device(device)?,
+            second_from_first: self.second_from_first.to_device(device)?,
+            names: self.names,
         })
     }
 

@@ -28,10 +28,9 @@ impl Ema {
     pub(crate) fn update(&mut self, variables: &[(String, Var)]) -> Result<()> {
         self.num_updates += 1;
         let updates = self.num_updates as f64;
-        let decay = self.decay.min((1.0 + updates) / (10.0 + updates));
-        for ((_, average), (_, variable)) in self.averages.iter_mut().zip(variables) {
-            let value = variable.as_tensor().detach();
-            *average = ((&*average * decay)? + (value * (1.0 - decay))?)?;
+        let decay = self.decay.min((1.0 + updates) / (10.0 + updates)) as f32;
+        for ((_, average), (_, variable)) in self.averages.iter().zip(variables) {
+            vitpcm_ops::follow(average, &variable.as_tensor().detach(), decay)?;
         }
         Ok(())
     }

@@ -25,6 +25,7 @@
 //!     out: out.clone(),
 //!     start: Start::Fresh,
 //!     device: vitpcm::Device::Cpu,
+//!     precision: vitpcm::Precision::F32,
 //!     provenance: Default::default(),
 //! };
 //! let (events, _heard) = std::sync::mpsc::channel();
@@ -35,6 +36,7 @@
 //! ```
 
 mod batch;
+mod batch_stream;
 mod checkpoint;
 mod config;
 mod ema;

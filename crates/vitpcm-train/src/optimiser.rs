@@ -1,7 +1,7 @@
 //! Adam without weight decay, with its state in the open so that it can be saved and resumed bit for bit.
 
 use candle_core::{Tensor, Var};
-use vitpcm_ops::{AdamStep, adam_step};
+use vitpcm_ops::AdamStep;
 
 use crate::config::{AdamForm, ScheduleConfig};
 use crate::error::Result;
@@ -59,7 +59,7 @@ impl Adam {
     pub fn new(config: AdamConfig, variables: Vec<(String, Var)>) -> Result<Self> {
         let moments = variables.into_iter().map(|(name, variable)| {
             let zeros = || variable.as_tensor().zeros_like();
-            Ok(Moments { mean: zeros()?, mean_square: zeros()?, name, variable })
+            Ok(Moments { name, mean: zeros()?, mean_square: zeros()?, variable })
         });
         Ok(Self { config, num_steps: 0, moments: moments.collect::<Result<_>>()? })
     }
@@ -85,7 +85,8 @@ impl Adam {
             eps: eps as f32,
         };
         for (moments, gradient) in self.moments.iter().zip(gradients) {
-            adam_step(moments.variable.as_tensor(), &moments.mean, &moments.mean_square, gradient, step)?;
+            let weight = moments.variable.as_tensor();
+            vitpcm_ops::adam_step(weight, &moments.mean, &moments.mean_square, gradient, step)?;
         }
         Ok(())
     }

@@ -15,15 +15,16 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use candle_core::Device;
-use vitpcm_data::{Dataset, EpochStream, ImageLimits, Loaded, Loader, LoaderOptions, TaggedImage};
+use vitpcm_data::{Dataset, ImageLimits, Loader, LoaderOptions, TaggedImage};
 use vitpcm_masks::Classes;
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_nets::{
     Dropout, GridAlignment, ImportedBackbone, Initialisation, Model, ModelInfo, Normalisation, Parameters,
-    Storage, Variant, VitConfig,
+    Precision, Storage, Variant, VitConfig,
 };
 
-use crate::batch::{TaggedBatch, TaggedViews};
+use crate::batch::TaggedBatch;
+use crate::batch_stream::{BatchMaker, StepImages, steps_of_epoch};
 use crate::checkpoint::{self, Progress, Saved};
 use crate::config::TrainConfig;
 use crate::ema::Ema;
@@ -53,6 +54,8 @@ pub struct TrainJob {
     pub start: Start,
     /// Where it is computed.
     pub device: Device,
+    /// In what numbers; may change where a run is resumed.
+    pub precision: Precision,
     /// What the model file will say about its origin, beside what the run itself knows.
     pub provenance: BTreeMap<String, String>,
 }
@@ -170,7 +173,8 @@ pub fn train(
     let patch = network.backbone.patch;
     let maker = config.view_maker(patch);
     let new_phase = |epoch: usize, parameters: Parameters| -> Result<(PcmStep, Adam, Option<Ema>)> {
-        let step = PcmStep::new(&network, &config.losses, schedule.trained(epoch), parameters)?;
+        let step =
+            PcmStep::new(&network, &config.losses, schedule.trained(epoch), job.precision, parameters)?;
         let adam = Adam::new(AdamConfig::of(schedule), step.variables().to_vec())?;
         let averaged = schedule.ema_decay > 0.0;
         let average = averaged.then(|| Ema::new(schedule.ema_decay, step.variables())).transpose()?;
@@ -209,6 +213,12 @@ pub fn train(
 
     // The data.
     let loader = Loader::new(job.data.training.clone(), maker, loader_options(job));
+    let batch_maker = BatchMaker {
+        maker,
+        normalisation: info.normalisation,
+        num_classes: network.num_classes,
+        shares: shares.clone(),
+    };
     let validator = validator(job, &loader);
     let num_images = job.data.training.len();
     let steps_per_epoch = num_images.div_ceil(schedule.effective_batch) as u64;
@@ -243,27 +253,17 @@ pub fn train(
         if progress.epochs_since_best >= schedule.patience {
             return outcome(Ending::OutOfPatience, &progress);
         }
-        let num_left = num_images - progress.images_taken;
-        let is_own = |place| shares.is_own(place, num_left);
-        let mut stream = loader.epoch_share(progress.epoch as u64, progress.images_taken, is_own);
+        let steps = steps_of_epoch(&loader, &batch_maker, progress.epoch as u64, progress.images_taken);
         let mut step_start = Instant::now();
         // Steps, until the epoch's images are used up.
-        while progress.images_taken < num_images {
-            let num_places = schedule.effective_batch.min(num_images - progress.images_taken);
+        for images in steps {
+            let StepImages { batches, broken, num_places } = images?;
+            broken.iter().for_each(|reason| warn(format!("{reason}; left out of the training")));
             progress.images_taken += num_places;
             let is_last = progress.images_taken == num_images;
-            let own_batches = shares.own_batches(num_places);
-            let mut batches = Vec::with_capacity(own_batches.len());
-            for index in own_batches.clone() {
-                let count = shares.batch_places(index, num_places);
-                let (images, broken) = take_images(&mut stream, loader.images(), count);
-                broken.iter().for_each(|reason| warn(format!("{reason}; left out of the training")));
-                if !images.is_empty() {
-                    let (normalisation, num_classes) = (&info.normalisation, network.num_classes);
-                    batches.push(TaggedBatch::new(&images, &maker, normalisation, num_classes, &job.device)?);
-                }
-            }
-            let mut dropout = progress.dropout.after_batches(own_batches.start);
+            let batches = batches.into_iter().map(|batch| batch.to_device(&job.device));
+            let batches = batches.collect::<Result<Vec<_>>>()?;
+            let mut dropout = progress.dropout.after_batches(shares.own_batches(num_places).start);
             let (losses, gradients) = step.gradients(&batches, &mut dropout)?;
             progress.dropout = progress.dropout.after_batches(shares.num_batches(num_places));
             let own_images: usize = batches.iter().map(TaggedBatch::len).sum();
@@ -404,26 +404,6 @@ pub fn has_saved_state(out: &Path) -> bool {
     checkpoint::state_path(out).is_file()
 }
 
-/// The next `count` images of an epoch, or those that are left: which could be read, and why the others could not. A
-/// broken image leaves its place empty, since no rank knows of those that other ranks read.
-pub(crate) fn take_images(
-    stream: &mut EpochStream,
-    images: &[TaggedImage],
-    count: usize,
-) -> (Vec<TaggedViews>, Vec<String>) {
-    let (mut taken, mut broken) = (Vec::with_capacity(count), Vec::new());
-    for loaded in stream.take(count) {
-        match loaded {
-            Loaded::Views { index, views } => {
-                let TaggedImage { name, tags, .. } = images[index].clone();
-                taken.push(TaggedViews { name, tags, views });
-            }
-            Loaded::Broken { reason, .. } => broken.push(reason),
-        }
-    }
-    (taken, broken)
-}
-
 /// Makes the folder, or reads its state. A new run wants a folder without anything in it.
 fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
     let out = &job.out;
@@ -527,7 +507,7 @@ fn validator<'a>(job: &'a TrainJob, training: &Loader) -> Validator<'a> {
     let tagged = images.iter().map(|image| image.image.clone()).collect();
     let loader = training.of_other_images(tagged);
     let (config, classes, limits) = (&job.config, &job.data.classes, job.data.limits.clone());
-    Validator { config, classes, images, loader, limits, device: &job.device }
+    Validator { config, classes, images, loader, limits, device: &job.device, precision: job.precision }
 }
 
 /// What the model file says about how it came about.

@@ -4,7 +4,9 @@
 
 use candle_core::{Tensor, Var};
 use vitpcm_nets::patch_classifier::CLASSIFIER_WEIGHT;
-use vitpcm_nets::{Dropout, Mode, Parameters, PcmConfig, PcmNetwork, PcmOutput, Tokens};
+use vitpcm_nets::{
+    Dropout, Mode, ParameterGradients, Parameters, PcmConfig, PcmNetwork, PcmOutput, Precision, Tokens,
+};
 
 use crate::batch::TaggedBatch;
 use crate::config::{EtTarget, LossConfig};
@@ -68,6 +70,7 @@ impl PcmStep {
         config: &PcmConfig,
         losses: &LossConfig,
         trained: Trained,
+        precision: Precision,
         mut parameters: Parameters,
     ) -> Result<Self> {
         let depth = config.backbone.depth;
@@ -75,8 +78,8 @@ impl PcmStep {
         let constants: Parameters =
             parameters.iter().map(|(name, tensor)| (name.to_owned(), tensor.detach())).collect();
         Ok(Self {
-            network: PcmNetwork::new(config, &parameters)?,
-            constant_network: PcmNetwork::new(config, &constants)?,
+            network: PcmNetwork::new(config, &parameters)?.with_precision(precision),
+            constant_network: PcmNetwork::new(config, &constants)?.with_precision(precision),
             classifier_weight: parameters.get(CLASSIFIER_WEIGHT)?.clone(),
             config: config.clone(),
             losses: losses.clone(),
@@ -117,9 +120,13 @@ impl PcmStep {
         for batch in batches {
             dropout.begin_batch();
             let share = batch.len() as f64 / num_images as f64;
-            let tensors = self.loss_tensors(batch, dropout)?;
+            let of_blocks = ParameterGradients::default();
+            let tensors = self.loss_tensors(batch, dropout, &of_blocks)?;
             let store = (&tensors.total * share)?.backward()?;
-            let gradient = |(_, variable): &(String, Var)| match store.get(variable.as_tensor()) {
+            let of_blocks = of_blocks.take();
+            let handed_over =
+                |variable: &Tensor| of_blocks.get(&variable.id()).or_else(|| store.get(variable));
+            let gradient = |(_, variable): &(String, Var)| match handed_over(variable.as_tensor()) {
                 Some(gradient) => Ok(gradient.detach()),
                 // A parameter that has no part in the losses stays where it is.
                 None => Ok(variable.as_tensor().zeros_like()?),
@@ -148,7 +155,13 @@ impl PcmStep {
         self.losses_of(batch, &output, || Ok(output.scores_on_grid.clone()))?.values()
     }
 
-    fn loss_tensors(&self, batch: &TaggedBatch, dropout: &mut Dropout) -> Result<LossTensors> {
+    /// `of_blocks` gets the gradients of the transformer's blocks when the losses go backward.
+    fn loss_tensors(
+        &self,
+        batch: &TaggedBatch,
+        dropout: &mut Dropout,
+        of_blocks: &ParameterGradients,
+    ) -> Result<LossTensors> {
         // Both views go through the network as one batch: [B + ⌈B/4⌉, 3, S, S].
         let pixels = match self.losses.et_target {
             EtTarget::None => batch.first_views.clone(),
@@ -159,7 +172,7 @@ impl PcmStep {
             None => self.network.vit().embed(&pixels)?,
         };
         let rates = dropout.rates;
-        let output = self.network.continue_from(&tokens, &mut Mode::Training(dropout))?;
+        let output = self.network.continue_from(&tokens, &mut Mode::Training(dropout, of_blocks))?;
         self.losses_of(batch, &output, || {
             if rates.backbone <= 0.0 && rates.conditioning <= 0.0 && rates.classifier <= 0.0 {
                 // Without dropout the target pass would compute the training pass again.

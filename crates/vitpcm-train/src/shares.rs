@@ -56,6 +56,11 @@ impl Shares {
         })
     }
 
+    /// Places that the next step takes of so many that an epoch still has.
+    pub(crate) fn step_places(&self, num_left: usize) -> usize {
+        self.effective_batch.min(num_left)
+    }
+
     /// Batches of a step that takes so many places, on all ranks together.
     pub(crate) fn num_batches(&self, num_places: usize) -> usize {
         num_places.div_ceil(self.batch)
@@ -75,7 +80,7 @@ impl Shares {
     /// Whether a place is this rank's, of so many that an epoch still has, counted from the next step's first.
     pub(crate) fn is_own(&self, place: usize, num_left: usize) -> bool {
         let step_start = place - place % self.effective_batch;
-        let num_places = self.effective_batch.min(num_left - step_start);
+        let num_places = self.step_places(num_left - step_start);
         self.own_batches(num_places).contains(&((place - step_start) / self.batch))
     }
 }

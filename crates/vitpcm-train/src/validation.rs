@@ -4,17 +4,18 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::Device;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use vitpcm::{RawScores, Segmenter, SegmenterOptions, TagMode};
 use vitpcm_data::{ImageLimits, Loader, MaskSource, TaggedImage, Tags, read_image};
 use vitpcm_masks::resampling::{Alignment, Part, resize_plane, resize_rgb8};
 use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap, Picture, overlay, viridis};
-use vitpcm_nets::{Model, PcmConfig};
+use vitpcm_nets::{Model, PcmConfig, Precision};
 
 use crate::batch::TaggedBatch;
+use crate::batch_stream::take_images;
 use crate::config::{EtTarget, LossConfig, TrainConfig};
 use crate::error::Result;
-use crate::pcm_loop::take_images;
 use crate::pcm_step::PcmStep;
 use crate::ranks::Ranks;
 use crate::schedule::Trained;
@@ -60,6 +61,7 @@ pub(crate) struct Validator<'a> {
     pub(crate) loader: Loader,
     pub(crate) limits: ImageLimits,
     pub(crate) device: &'a Device,
+    pub(crate) precision: Precision,
 }
 
 /// A validation and the strips of pictures that show it.
@@ -82,8 +84,11 @@ impl Validator<'_> {
     ) -> Result<Option<Validated>> {
         let patch = model.info.network.backbone.patch;
         let alignment = self.config.views.alignment;
-        let options =
-            SegmenterOptions { size: Some(self.config.validation.grid * patch), ..Default::default() };
+        let options = SegmenterOptions {
+            size: Some(self.config.validation.grid * patch),
+            precision: self.precision,
+            ..Default::default()
+        };
         let segmenter = Segmenter::new(model, self.device, options)?;
         let mut matrix = ConfusionMatrix::new(self.classes.len());
         let (mut tags, mut num_masks) = (TagCounts::default(), 0usize);
@@ -96,21 +101,26 @@ impl Validator<'_> {
             if is_stopped {
                 break;
             }
-            let mut read = Vec::with_capacity(images.len());
-            for &image in images {
-                match read_image(&image.image.path, &self.limits) {
-                    Ok(pixels) => read.push((image, pixels)),
+            let read = images.par_iter().map(|image| read_image(&image.image.path, &self.limits));
+            let mut readable = Vec::with_capacity(images.len());
+            for (&image, pixels) in images.iter().zip(read.collect::<Vec<_>>()) {
+                match pixels {
+                    Ok(pixels) => readable.push((image, pixels)),
                     Err(error) => warnings.push(format!("{error}; left out of the validation")),
                 }
             }
-            let pixels: Vec<_> = read.iter().map(|(_, pixels)| pixels).collect();
-            for ((image, pixels), scores) in read.iter().zip(segmenter.score_batch(&pixels)?) {
-                tags.add(&image.image.tags, &scores, self.config.validation.tag_threshold);
+            let pixels: Vec<_> = readable.iter().map(|(_, pixels)| pixels).collect();
+            let scores = segmenter.score_batch(&pixels)?;
+            let masks = readable.par_iter().zip(&scores).map(|((image, _), scores)| {
                 let given: Vec<usize> = image.image.tags.iter().map(usize::from).collect();
-                let result = scores.with_tags(TagMode::Given(&given))?;
-                let mask = result.label_map();
-                if let Some(truth) = &image.truth {
-                    match truth.read(self.classes).and_then(|truth| Ok(matrix.add(&mask, &truth)?)) {
+                let mask = scores.with_tags(TagMode::Given(&given))?.label_map();
+                Ok((given, mask, image.truth.as_ref().map(|truth| truth.read(self.classes))))
+            });
+            let masks = masks.collect::<Result<Vec<_>>>()?;
+            for (((image, pixels), scores), (given, mask, truth)) in readable.iter().zip(&scores).zip(masks) {
+                tags.add(&image.image.tags, scores, self.config.validation.tag_threshold);
+                if let Some(truth) = truth {
+                    match truth.and_then(|truth| Ok(matrix.add(&mask, &truth)?)) {
                         Ok(()) => num_masks += 1,
                         Err(error) => {
                             warnings.push(format!("{error}; its mask does not count"));
@@ -120,7 +130,7 @@ impl Validator<'_> {
                 if strips.len() < self.config.validation.pictures {
                     let rgb =
                         (pixels.as_raw().as_slice(), (pixels.width() as usize, pixels.height() as usize));
-                    strips.push((image.image.name.clone(), strip(rgb, &scores, &given, &mask, alignment)));
+                    strips.push((image.image.name.clone(), strip(rgb, scores, &given, &mask, alignment)));
                 }
             }
         }
@@ -159,7 +169,7 @@ impl Validator<'_> {
             target => target,
         };
         let losses = LossConfig { et_target, ..self.config.losses.clone() };
-        let step = PcmStep::new(network, &losses, Trained::Head, model.parameters.clone())?;
+        let step = PcmStep::new(network, &losses, Trained::Head, self.precision, model.parameters.clone())?;
         let maker = self.config.view_maker(network.backbone.patch);
         let batch = self.config.schedule.batch;
         let is_own = |place| place / batch % ranks.size() == ranks.rank();

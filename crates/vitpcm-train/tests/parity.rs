@@ -9,7 +9,7 @@ use vitpcm_masks::resampling::Alignment;
 use vitpcm_nets::patch_classifier::PatchClassifier;
 use vitpcm_nets::{
     Dropout, DropoutRates, Mode, ParameterShape, Parameters, PatchConditioning, PcmConfig, Pooling,
-    VitConfig, WeightFile,
+    Precision, VitConfig, WeightFile,
 };
 use vitpcm_train::optimiser::{Adam, AdamConfig};
 use vitpcm_train::pcm_step::PcmStep;
@@ -136,7 +136,9 @@ fn relative_difference(found: &Tensor, expected: &[f32]) -> f64 {
 /// Holds losses and gradients to the stored ones; gives the largest relative difference of a gradient.
 #[track_caller]
 fn check_step(name: &str, et_target: EtTarget, et_peak: EtPeak, trained: Trained) -> f64 {
-    let step = PcmStep::new(&network(), &loss_config(et_target, et_peak), trained, parameters()).unwrap();
+    let step =
+        PcmStep::new(&network(), &loss_config(et_target, et_peak), trained, Precision::F32, parameters())
+            .unwrap();
     let mut dropout = Dropout::new(0, NO_DROPOUT);
     let (losses, gradients) = step.gradients(&[batch()], &mut dropout).unwrap();
     for (found, expected) in
@@ -173,7 +175,7 @@ fn frozen_blocks_change_no_gradient_of_the_others() {
 #[test]
 fn ten_steps_of_adam_stay_with_pytorch() {
     let losses = loss_config(EtTarget::Main, EtPeak::WholeGrid);
-    let step = PcmStep::new(&network(), &losses, Trained::Everything, parameters()).unwrap();
+    let step = PcmStep::new(&network(), &losses, Trained::Everything, Precision::F32, parameters()).unwrap();
     let config = AdamConfig { beta1: 0.9, beta2: 0.999, eps: 1e-7, form: AdamForm::Torch };
     let mut adam = Adam::new(config, step.variables().to_vec()).unwrap();
     let mut dropout = Dropout::new(0, NO_DROPOUT);
@@ -203,7 +205,7 @@ fn part_of(batch: &TaggedBatch, start: usize, count: usize) -> TaggedBatch {
 #[test]
 fn accumulated_gradients_equal_those_of_the_full_batch() {
     let losses = loss_config(EtTarget::Symmetric, EtPeak::WholeGrid);
-    let step = PcmStep::new(&network(), &losses, Trained::Everything, parameters()).unwrap();
+    let step = PcmStep::new(&network(), &losses, Trained::Everything, Precision::F32, parameters()).unwrap();
     let mut dropout = Dropout::new(0, NO_DROPOUT);
     let whole = batch();
     let (full_losses, full) = step.gradients(std::slice::from_ref(&whole), &mut dropout).unwrap();

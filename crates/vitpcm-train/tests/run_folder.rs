@@ -38,6 +38,7 @@ fn job(data: &Path, out: &Path, config: TrainConfig, start: Start) -> TrainJob {
         out: out.to_owned(),
         start,
         device: vitpcm::Device::Cpu,
+        precision: vitpcm::Precision::F32,
         provenance: Default::default(),
     }
 }

@@ -19,6 +19,14 @@ pub enum SegmentError {
     /// The dense CRF.
     #[error(transparent)]
     Crf(#[from] dense_crf::Error),
+    /// A device that cannot be used.
+    #[error("device {name}: {reason}")]
+    Device {
+        /// As it would be asked for.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
     /// Options that no image can satisfy.
     #[error("{0}")]
     BadOptions(String),

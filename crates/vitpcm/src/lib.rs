@@ -22,6 +22,8 @@
 //! # }
 //! ```
 
+mod device;
+mod embedded;
 mod error;
 mod grid_plan;
 mod refinement;
@@ -30,8 +32,10 @@ mod segmenter;
 
 pub use candle_core::Device;
 pub use dense_crf::Params as CrfParams;
+pub use device::{DeviceName, suitable_precision};
+pub use embedded::embedded_model;
 pub use error::SegmentError;
 pub use refinement::refined_label_map;
 pub use segmentation::{RawScores, Segmentation, TagMode};
 pub use segmenter::{Segmenter, SegmenterOptions, Symmetries, Tiling, random_model};
-pub use vitpcm_nets::Storage;
+pub use vitpcm_nets::{Model, Precision, Storage};

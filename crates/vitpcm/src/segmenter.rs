@@ -5,13 +5,14 @@ use crate::grid_plan::{GridPlan, blend_weight};
 use crate::{RawScores, SegmentError, Segmentation, TagMode};
 use candle_core::{Device, Tensor};
 use image::RgbImage;
+use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, ScoreMap, Symmetry};
 use vitpcm_nets::{
     GridAlignment, Initialisation, Mode, Model, ModelInfo, Normalisation, PcmConfig, PcmNetwork, PcmOutput,
-    Variant,
+    Precision, Variant,
 };
 
 /// Over which turns and flips of an image the scores are averaged.
@@ -60,6 +61,8 @@ pub struct SegmenterOptions {
     pub symmetries: Symmetries,
     /// What happens with large images.
     pub tiling: Tiling,
+    /// In what numbers the network is computed.
+    pub precision: Precision,
 }
 
 /// A model, ready to segment images.
@@ -103,7 +106,7 @@ impl Segmenter {
         if options.tiling.tile_side == 0 {
             return Err(SegmentError::BadOptions("tiles of no pixels".to_string()));
         }
-        let network = model.network()?;
+        let network = model.network()?.with_precision(options.precision);
         let alignment = match info.alignment {
             GridAlignment::HalfPixel => Alignment::HalfPixel,
             GridAlignment::AlignCorners => Alignment::AlignCorners,
@@ -213,13 +216,13 @@ impl Segmenter {
             width: tile.width * patch,
             height: tile.height * patch,
         };
-        let mut input = Vec::with_capacity(images.len() * 3 * part.width * part.height);
-        for image in images {
+        let planes = images.par_iter().map(|image| {
             let from = (image.width() as usize, image.height() as usize);
             let mut planes = resize_rgb8(image.as_raw(), from, to, part, self.alignment);
             self.info.normalisation.normalise_planes(&mut planes);
-            input.extend(symmetry.apply(&planes, (part.width, part.height)));
-        }
+            symmetry.apply(&planes, (part.width, part.height))
+        });
+        let input = planes.collect::<Vec<_>>().concat();
         let (width, height) = symmetry.size((part.width, part.height));
         let pixels = Tensor::from_vec(input, (images.len(), 3, height, width), &self.device)?;
         let output = vitpcm_nets::on_worker(|| self.network.forward(&pixels, &mut Mode::Inference))?;

@@ -28,6 +28,7 @@ pub(super) fn read(bytes: &[u8]) -> Parsed<Header> {
                     Dtype::F32 => ElementType::F32,
                     Dtype::F16 => ElementType::F16,
                     Dtype::BF16 => ElementType::Bf16,
+                    Dtype::I8 => ElementType::I8,
                     other => ElementType::Other(format!("{other:?}").to_lowercase()),
                 },
                 shape: info.shape.clone(),

@@ -1,0 +1,230 @@
+//! The sum of a residual stream and a branch, scaled by LayerScale where the network has one.
+
+use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
+use rayon::prelude::*;
+
+#[cfg(feature = "cuda")]
+use crate::cuda::{View, column_sums::product_sums, elementwise};
+use crate::tensors::{floats, output, run_on_cpu};
+
+/// `x + scale · branch`. The branch may be narrower (bf16) than x, which keeps its own type.
+///
+/// # Shapes
+/// x and branch `[..., d]`, scale `[d]`; result as x.
+pub fn add_scaled(x: &Tensor, branch: &Tensor, scale: Option<&Tensor>) -> Result<Tensor> {
+    let columns = x.dims().last().copied().unwrap_or(0);
+    if x.dims() != branch.dims() || scale.is_some_and(|scale| scale.dims() != [columns]) {
+        bail!(
+            "add_scaled: branch {:?} and scale {:?} do not fit x {:?}",
+            branch.dims(),
+            scale.map(Tensor::dims),
+            x.dims()
+        );
+    }
+    #[cfg(feature = "cuda")]
+    if crate::cuda::run_on_cuda(&[x, branch]) && x.dtype() == DType::F32 {
+        let (x, branch) = (x.contiguous()?, branch.contiguous()?);
+        return match scale {
+            Some(scale) => x.apply_op3(&branch, &scale.contiguous()?, on_cuda::AddScaled),
+            None => x.apply_op2(&branch, on_cuda::AddScaled),
+        };
+    }
+    let branch = branch.to_dtype(x.dtype())?;
+    match scale {
+        Some(scale) => x + branch.broadcast_mul(scale)?,
+        None if run_on_cpu(&[x, &branch]) => x.contiguous()?.apply_op2(&branch.contiguous()?, Add),
+        None => x + branch,
+    }
+}
+
+/// The gradient of [`add_scaled`]'s branch, in the branch's type. The gradient of x is `grad_y` itself.
+pub(crate) fn branch_gradient(scale: Option<&Tensor>, grad_y: &Tensor, dtype: DType) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if grad_y.device().is_cuda() {
+        let columns = grad_y.dims().last().copied().unwrap_or(1);
+        let scale = scale.map(View::of).transpose()?;
+        let grad = elementwise::add_scaled_backward(&View::of(grad_y)?, scale.as_ref(), columns, dtype)?;
+        return Ok(grad.into_tensor(grad_y.dims()));
+    }
+    match scale {
+        Some(scale) => grad_y.broadcast_mul(scale)?.to_dtype(dtype),
+        None => grad_y.to_dtype(dtype),
+    }
+}
+
+/// The gradient of [`add_scaled`]'s scale.
+pub(crate) fn scale_gradient(scale: &Tensor, branch: &Tensor, grad_y: &Tensor) -> Result<Tensor> {
+    let columns = scale.elem_count();
+    #[cfg(feature = "cuda")]
+    if grad_y.device().is_cuda() {
+        let sums = product_sums(&View::of(grad_y)?, &View::of(branch)?, columns)?;
+        return Ok(sums.into_tensor(scale.dims()));
+    }
+    (grad_y * branch.to_dtype(grad_y.dtype())?)?.reshape(((), columns))?.sum(0)
+}
+
+/// The plain sum, on rayon's threads: candle's own runs on threads of another pool, which then compete with these.
+struct Add;
+
+impl CustomOp2 for Add {
+    fn name(&self) -> &'static str {
+        "add"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        branch: &CpuStorage,
+        branch_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        const CHUNK: usize = 1 << 14;
+        let (x, branch) = (floats(x, x_layout)?, floats(branch, branch_layout)?);
+        let mut sum = output(x.len());
+        let sources = x.par_chunks(CHUNK).zip(branch.par_chunks(CHUNK));
+        sum.par_chunks_mut(CHUNK).zip(sources).for_each(|(sum, (x, branch))| {
+            for ((sum, x), branch) in sum.iter_mut().zip(x).zip(branch) {
+                *sum = x + branch;
+            }
+        });
+        Ok((CpuStorage::F32(sum), x_layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        branch: &Tensor,
+        _sum: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        Ok((x.track_op().then(|| grad.clone()), branch.track_op().then(|| grad.clone())))
+    }
+}
+
+/// One kernel instead of up to three, and no copy of the branch in f32.
+#[cfg(feature = "cuda")]
+mod on_cuda {
+    use candle_core::{CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+
+    use super::{branch_gradient, scale_gradient};
+    use crate::cuda::{View, elementwise};
+
+    pub(super) struct AddScaled;
+
+    fn columns(dims: &[usize]) -> usize {
+        dims.last().copied().unwrap_or(1)
+    }
+
+    impl CustomOp2 for AddScaled {
+        fn name(&self) -> &'static str {
+            "add-scaled"
+        }
+
+        fn cpu_fwd(
+            &self,
+            _: &CpuStorage,
+            _: &Layout,
+            _: &CpuStorage,
+            _: &Layout,
+        ) -> Result<(CpuStorage, Shape)> {
+            bail!("add_scaled is composed on the CPU")
+        }
+
+        fn cuda_fwd(
+            &self,
+            x: &CudaStorage,
+            x_layout: &Layout,
+            branch: &CudaStorage,
+            branch_layout: &Layout,
+        ) -> Result<(CudaStorage, Shape)> {
+            let (x, branch) = (View::new(x, x_layout)?, View::new(branch, branch_layout)?);
+            let y = elementwise::add_scaled(&x, &branch, None, columns(x_layout.dims()))?;
+            Ok((y.into_storage(), x_layout.shape().clone()))
+        }
+
+        fn bwd(
+            &self,
+            _x: &Tensor,
+            branch: &Tensor,
+            _y: &Tensor,
+            grad_y: &Tensor,
+        ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+            let grad_y = grad_y.contiguous()?;
+            let grad_branch = branch_gradient(None, &grad_y, branch.dtype())?;
+            Ok((Some(grad_y), Some(grad_branch)))
+        }
+    }
+
+    impl CustomOp3 for AddScaled {
+        fn name(&self) -> &'static str {
+            "add-scaled"
+        }
+
+        fn cpu_fwd(
+            &self,
+            _: &CpuStorage,
+            _: &Layout,
+            _: &CpuStorage,
+            _: &Layout,
+            _: &CpuStorage,
+            _: &Layout,
+        ) -> Result<(CpuStorage, Shape)> {
+            bail!("add_scaled is composed on the CPU")
+        }
+
+        fn cuda_fwd(
+            &self,
+            x: &CudaStorage,
+            x_layout: &Layout,
+            branch: &CudaStorage,
+            branch_layout: &Layout,
+            scale: &CudaStorage,
+            scale_layout: &Layout,
+        ) -> Result<(CudaStorage, Shape)> {
+            let (x, branch) = (View::new(x, x_layout)?, View::new(branch, branch_layout)?);
+            let scale = View::new(scale, scale_layout)?;
+            let y = elementwise::add_scaled(&x, &branch, Some(&scale), columns(x_layout.dims()))?;
+            Ok((y.into_storage(), x_layout.shape().clone()))
+        }
+
+        fn bwd(
+            &self,
+            _x: &Tensor,
+            branch: &Tensor,
+            scale: &Tensor,
+            _y: &Tensor,
+            grad_y: &Tensor,
+        ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+            let grad_y = grad_y.contiguous()?;
+            let grad_branch = branch_gradient(Some(scale), &grad_y, branch.dtype())?;
+            let grad_scale = scale.track_op().then(|| scale_gradient(scale, branch, &grad_y)).transpose()?;
+            Ok((Some(grad_y), Some(grad_branch), grad_scale))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+
+    #[test]
+    fn sum_and_gradients_are_those_of_candles_operations() {
+        let noise = |dims: &[usize]| Var::randn(0f32, 1.0, dims, &Device::Cpu).unwrap();
+        let (x, branch, scale) = (noise(&[2, 9000, 3]), noise(&[2, 9000, 3]), noise(&[3]));
+        for scale in [None, Some(scale.as_tensor())] {
+            let found = add_scaled(&x, &branch, scale).unwrap();
+            let scaled = scale.map(|scale| branch.broadcast_mul(scale).unwrap());
+            let expected = (x.as_tensor() + scaled.as_ref().unwrap_or(&branch)).unwrap();
+            let difference = (&found - &expected).unwrap().abs().unwrap().sum_all().unwrap();
+            assert_eq!(difference.to_scalar::<f32>().unwrap(), 0.0);
+            let found = found.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            let expected = expected.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            for variable in [&x, &branch] {
+                let difference = (found.get(variable).unwrap() - expected.get(variable).unwrap()).unwrap();
+                assert_eq!(difference.abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap(), 0.0);
+            }
+        }
+    }
+}

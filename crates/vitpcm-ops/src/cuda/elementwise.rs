@@ -1,0 +1,126 @@
+//! Operations on single elements.
+
+use candle_core::{DType, Result};
+
+use super::launch::{Argument, ELEMENTWISE, Threads, kernel_for, launch};
+use super::{Array, View};
+use crate::dropout::DropoutMask;
+
+pub(crate) fn gelu(x: &View<'_>) -> Result<Array> {
+    let y = Array::new(&x.device, x.dtype, x.len)?;
+    let arguments =
+        [Argument::Pointer(x.pointer), Argument::Pointer(y.pointer), Argument::Long(x.len as i64)];
+    let name = kernel_for("gelu", x.dtype);
+    // SAFETY: x and y have the length that the kernel is told.
+    unsafe { launch(&x.device, ELEMENTWISE, &name, Threads::striding(x.len.div_ceil(4)), &arguments) }?;
+    Ok(y)
+}
+
+pub(crate) fn gelu_backward(x: &View<'_>, grad_y: &View<'_>) -> Result<Array> {
+    let grad_y = grad_y.clone().expect(x.dtype)?;
+    let grad_x = Array::new(&x.device, x.dtype, x.len)?;
+    let arguments = [
+        Argument::Pointer(x.pointer),
+        Argument::Pointer(grad_y.pointer),
+        Argument::Pointer(grad_x.pointer),
+        Argument::Long(x.len as i64),
+    ];
+    let name = kernel_for("gelu_backward", x.dtype);
+    // SAFETY: all three have the length that the kernel is told.
+    unsafe { launch(&x.device, ELEMENTWISE, &name, Threads::striding(x.len.div_ceil(4)), &arguments) }?;
+    Ok(grad_x)
+}
+
+pub(crate) fn dropout(x: &View<'_>, mask: DropoutMask) -> Result<Array> {
+    let y = Array::new(&x.device, x.dtype, x.len)?;
+    let arguments = [
+        Argument::Pointer(x.pointer),
+        Argument::Pointer(y.pointer),
+        Argument::Long(x.len as i64),
+        Argument::Word(mask.key),
+        Argument::Word(mask.position),
+        Argument::Float(mask.rate),
+        Argument::Float(mask.kept()),
+    ];
+    let name = kernel_for("dropout", x.dtype);
+    // SAFETY: x and y have the length that the kernel is told.
+    unsafe { launch(&x.device, ELEMENTWISE, &name, Threads::striding(x.len.div_ceil(4)), &arguments) }?;
+    Ok(y)
+}
+
+/// The values in another type.
+pub(crate) fn cast(x: &View<'_>, dtype: DType) -> Result<Array> {
+    let y = Array::new(&x.device, dtype, x.len)?;
+    let arguments =
+        [Argument::Pointer(x.pointer), Argument::Pointer(y.pointer), Argument::Long(x.len as i64)];
+    let name = kernel_for(&kernel_for("cast", x.dtype), dtype);
+    // SAFETY: x and y have the length that the kernel is told.
+    unsafe { launch(&x.device, ELEMENTWISE, &name, Threads::striding(x.len.div_ceil(4)), &arguments) }?;
+    Ok(y)
+}
+
+/// What follows a product.
+#[derive(Clone, Copy)]
+pub(crate) enum Tail {
+    Bias,
+    BiasGelu,
+}
+
+/// Adds a bias (f32) to every row in place.
+pub(crate) fn add_bias(y: &Array, bias: &View<'_>, tail: Tail) -> Result<()> {
+    let bias = bias.clone().expect(DType::F32)?;
+    let view = y.view();
+    let name = match tail {
+        Tail::Bias => kernel_for("bias", view.dtype),
+        Tail::BiasGelu => kernel_for("bias_gelu", view.dtype),
+    };
+    let columns = bias.len;
+    let arguments =
+        [Argument::Pointer(y.pointer), Argument::Pointer(bias.pointer), Argument::Int(columns as i32)];
+    let threads = Threads::block_a_row(view.len / columns.max(1), columns.div_ceil(4).min(256));
+    // SAFETY: y is a whole number of rows as long as the bias.
+    unsafe { launch(&view.device, ELEMENTWISE, &name, threads, &arguments) }
+}
+
+/// `x + scale · branch`, x and the result f32.
+pub(crate) fn add_scaled(
+    x: &View<'_>,
+    branch: &View<'_>,
+    scale: Option<&View<'_>>,
+    columns: usize,
+) -> Result<Array> {
+    let y = Array::new(&x.device, DType::F32, x.len)?;
+    let arguments = [
+        Argument::Pointer(x.pointer),
+        Argument::Pointer(branch.pointer),
+        Argument::Pointer(scale.map_or(0, |scale| scale.pointer)),
+        Argument::Pointer(y.pointer),
+        Argument::Int(columns as i32),
+    ];
+    let name = kernel_for("add_scaled", branch.dtype);
+    let threads = Threads::block_a_row(x.len / columns.max(1), columns.div_ceil(4).min(256));
+    // SAFETY: x, branch and y are rows as long as the scale; the custom operation checks it.
+    unsafe { launch(&x.device, ELEMENTWISE, &name, threads, &arguments) }?;
+    Ok(y)
+}
+
+/// The gradient of [`add_scaled`]'s branch.
+pub(crate) fn add_scaled_backward(
+    grad_y: &View<'_>,
+    scale: Option<&View<'_>>,
+    columns: usize,
+    dtype: DType,
+) -> Result<Array> {
+    let grad_branch = Array::new(&grad_y.device, dtype, grad_y.len)?;
+    let arguments = [
+        Argument::Pointer(grad_y.pointer),
+        Argument::Pointer(scale.map_or(0, |scale| scale.pointer)),
+        Argument::Pointer(grad_branch.pointer),
+        Argument::Int(columns as i32),
+    ];
+    let name = kernel_for("add_scaled_backward", dtype);
+    let threads = Threads::block_a_row(grad_y.len / columns.max(1), columns.div_ceil(4).min(256));
+    // SAFETY: as for `add_scaled`.
+    unsafe { launch(&grad_y.device, ELEMENTWISE, &name, threads, &arguments) }?;
+    Ok(grad_branch)
+}

@@ -1,0 +1,80 @@
+//! Linear layers: cuBLAS's product in the type of x, the bias by a kernel. The weight is f32 where it is trained and
+//! then rounded for the product; its gradient is always f32.
+
+use candle_core::{DType, Result};
+
+use super::column_sums::column_sums;
+use super::elementwise::{Tail, add_bias, cast};
+use super::gemm::{Matrix, Product, gemm};
+use super::{Array, View};
+use crate::cpu::linear::LinearShape;
+
+/// A weight in the type that a product takes it in.
+enum Weight<'a> {
+    Given(View<'a>),
+    Cast(Array),
+}
+
+impl<'a> Weight<'a> {
+    fn of(weight: &View<'a>, dtype: DType) -> Result<Self> {
+        Ok(if weight.dtype == dtype { Self::Given(weight.clone()) } else { Self::Cast(cast(weight, dtype)?) })
+    }
+
+    fn pointer(&self) -> u64 {
+        match self {
+            Self::Given(view) => view.pointer,
+            Self::Cast(array) => array.pointer,
+        }
+    }
+}
+
+pub(crate) fn forward(
+    shape: LinearShape,
+    x: &View<'_>,
+    weight: &View<'_>,
+    tail: Option<(&View<'_>, Tail)>,
+) -> Result<Array> {
+    let LinearShape { rows, in_features, out_features } = shape;
+    let weight = Weight::of(weight, x.dtype)?;
+    let y = Array::new(&x.device, x.dtype, rows * out_features)?;
+    let a = Matrix::new(x.pointer, x.dtype, in_features);
+    let b = Matrix::new(weight.pointer(), x.dtype, in_features).transposed();
+    let c = Matrix::new(y.pointer, x.dtype, out_features);
+    // SAFETY: x is [rows, in], the weight [out, in], y [rows, out].
+    unsafe { gemm(&x.device, Product::new(rows, out_features, in_features), a, b, c) }?;
+    if let Some((bias, tail)) = tail {
+        add_bias(&y, bias, tail)?;
+    }
+    Ok(y)
+}
+
+/// The gradient of x, in the type of `grad_y`.
+pub(crate) fn backward_x(shape: LinearShape, weight: &View<'_>, grad_y: &View<'_>) -> Result<Array> {
+    let LinearShape { rows, in_features, out_features } = shape;
+    let weight = Weight::of(weight, grad_y.dtype)?;
+    let grad_x = Array::new(&grad_y.device, grad_y.dtype, rows * in_features)?;
+    let a = Matrix::new(grad_y.pointer, grad_y.dtype, out_features);
+    let b = Matrix::new(weight.pointer(), grad_y.dtype, in_features);
+    let c = Matrix::new(grad_x.pointer, grad_y.dtype, in_features);
+    // SAFETY: grad_y is [rows, out], the weight [out, in], grad_x [rows, in].
+    unsafe { gemm(&grad_y.device, Product::new(rows, in_features, out_features), a, b, c) }?;
+    Ok(grad_x)
+}
+
+/// The gradient of the weight, f32.
+pub(crate) fn backward_weight(shape: LinearShape, x: &View<'_>, grad_y: &View<'_>) -> Result<Array> {
+    let LinearShape { rows, in_features, out_features } = shape;
+    let x = x.clone().expect(grad_y.dtype)?;
+    let grad_weight = Array::new(&x.device, DType::F32, out_features * in_features)?;
+    let a = Matrix::new(grad_y.pointer, grad_y.dtype, out_features).transposed();
+    let b = Matrix::new(x.pointer, x.dtype, in_features);
+    let c = Matrix::new(grad_weight.pointer, DType::F32, in_features);
+    // SAFETY: grad_y is [rows, out], x [rows, in], the gradient [out, in].
+    unsafe { gemm(&x.device, Product::new(out_features, in_features, rows), a, b, c) }?;
+    Ok(grad_weight)
+}
+
+/// The gradient of the bias, f32.
+pub(crate) fn backward_bias(out_features: usize, grad_y: &View<'_>) -> Result<Array> {
+    column_sums(grad_y, out_features)
+}

@@ -1,0 +1,20 @@
+//! The operations on NVIDIA GPUs: our kernels (`cuda/*.cu`) and cuBLAS's products over candle's memory, each on the
+//! stream of the tensors' device. Values are f32 or bf16, arithmetic is f32. Nothing here knows of gradients' graphs:
+//! that is left to the custom operations.
+
+pub(crate) mod adam;
+pub(crate) mod attention;
+pub(crate) mod column_sums;
+mod device;
+pub(crate) mod elementwise;
+mod gemm;
+mod launch;
+pub(crate) mod layer_norm;
+pub(crate) mod linear;
+pub(crate) mod lstm;
+mod memory;
+pub(crate) mod pooling;
+pub(crate) mod softmax;
+
+pub use device::open_cuda;
+pub(crate) use memory::{Array, View, run_on_cuda};

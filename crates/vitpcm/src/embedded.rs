@@ -1,0 +1,27 @@
+//! The model that comes with the program: the 20 classes of PASCAL VOC, trained from tags alone. `model/MODEL_CARD.md`
+//! says on what, how well it does and where it fails.
+
+use candle_core::Device;
+use vitpcm_nets::{Model, WeightFile};
+
+use crate::SegmentError;
+
+static BYTES: &[u8] = include_bytes!("../model/voc20.safetensors");
+
+/// The embedded model.
+pub fn embedded_model(device: &Device) -> Result<Model, SegmentError> {
+    let file = WeightFile::from_bytes("the embedded model", BYTES)?;
+    Ok(Model::from_weight_file(&file, device)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_embedded_model_knows_the_classes_of_voc() {
+        let model = embedded_model(&Device::Cpu).unwrap();
+        assert_eq!(model.info.classes, vitpcm_masks::Classes::voc().names());
+        assert!(model.info.provenance.contains_key("val_miou_tags_given"));
+    }
+}
