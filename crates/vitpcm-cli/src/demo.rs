@@ -66,7 +66,7 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         precision,
         provenance: [("made by".to_string(), "vitpcm demo, on drawn scenes".to_string())].into(),
     };
-    let (training, _) = train::run(&job, messages)?;
+    let (training, _) = train::run(&job, session)?;
     if training.ending == Ending::Interrupted {
         messages.note("interrupted; the same command goes on from here");
         return Ok(Outcome::Interrupted);

@@ -26,6 +26,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use outcome::Outcome;
 use session::Session;
 use std::process::ExitCode;
+use vitpcm_train::Ranks;
 
 /// Pixel masks from image tags: weakly supervised segmentation after ViT-PCM (ECCV 2022).
 #[derive(Parser)]
@@ -76,17 +77,37 @@ enum ModelCommand {
 }
 
 fn main() -> ExitCode {
+    // First of all, so that even wrong usage is told once.
+    let ranks = match Ranks::start() {
+        Ok(ranks) => ranks,
+        Err(error) => return outcome::report(Err(outcome::usage(error)), &Ranks::Single),
+    };
+    outcome::end_all_ranks_on_panic(&ranks);
     let arguments = match config_file::expanded_arguments(&Cli::command(), std::env::args_os().collect()) {
         Ok(arguments) => arguments,
-        Err(error) => return outcome::report(Err(outcome::usage(error))),
+        Err(error) => return outcome::report(Err(outcome::usage(error)), &ranks),
     };
-    let matches = Cli::command().get_matches_from(arguments);
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    outcome::report(run(cli))
+    let parsed = Cli::command().try_get_matches_from(arguments);
+    match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => outcome::report(run(cli, &ranks), &ranks),
+        // Wrong usage, or a wish for help.
+        Err(text) => {
+            if ranks.is_first() {
+                let _ = text.print();
+            }
+            ExitCode::from(text.exit_code() as u8)
+        }
+    }
 }
 
-fn run(cli: Cli) -> anyhow::Result<Outcome> {
-    let session = Session::new(&cli.common)?;
+fn run(cli: Cli, ranks: &Ranks) -> anyhow::Result<Outcome> {
+    let session = Session::new(&cli.common, ranks)?;
+    let is_shared = matches!(cli.command, Command::Train(_) | Command::Segment(_) | Command::Refine(_));
+    if ranks.size() > 1 && !is_shared {
+        let text =
+            "this command is for one process; train, segment and refine share their work among several";
+        return Err(outcome::usage(anyhow::anyhow!(text)));
+    }
     match cli.command {
         Command::Demo(args) => demo::demo(&args, &session),
         Command::Train(args) => train::train(&args, &session),

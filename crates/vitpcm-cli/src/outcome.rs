@@ -1,6 +1,8 @@
 //! How a command ends, and the exit code users and scripts rely on.
 
 use std::process::ExitCode;
+use std::time::Duration;
+use vitpcm_train::Ranks;
 
 /// A command that ran to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,17 +46,42 @@ pub(crate) fn described(error: &anyhow::Error) -> String {
     text
 }
 
-/// Prints an error, once, and gives the exit code.
+/// What all ranks come upon alike, the first one says: the others hold back for so long.
+const FIRST_SPEAKS: Duration = Duration::from_secs(1);
+
+/// Prints an error, once, and gives the exit code. On several ranks an error ends all of them.
 #[allow(clippy::print_stderr)]
-pub(crate) fn report(result: anyhow::Result<Outcome>) -> ExitCode {
+pub(crate) fn report(result: anyhow::Result<Outcome>, ranks: &Ranks) -> ExitCode {
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::SomeFailed) => ExitCode::from(1),
         Ok(Outcome::Interrupted) => ExitCode::from(130),
         Err(error) => {
-            eprintln!("error: {}", described(&error));
-            ExitCode::from(if error.is::<UsageError>() { 2 } else { 3 })
+            let code = if error.is::<UsageError>() { 2 } else { 3 };
+            if ranks.size() == 1 {
+                eprintln!("error: {}", described(&error));
+                return ExitCode::from(code);
+            }
+            if !ranks.is_first() {
+                std::thread::sleep(FIRST_SPEAKS);
+            }
+            eprintln!("error: rank {} of {}: {}", ranks.rank(), ranks.size(), described(&error));
+            Ranks::abort(code)
         }
+    }
+}
+
+/// Makes a panic on any thread end all ranks: the others would wait for this one for ever.
+#[allow(clippy::print_stderr)]
+pub(crate) fn end_all_ranks_on_panic(ranks: &Ranks) {
+    let (rank, size) = (ranks.rank(), ranks.size());
+    if size > 1 {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            print(panic);
+            eprintln!("error: rank {rank} of {size} stopped by a bug; please report it");
+            Ranks::abort(101)
+        }));
     }
 }
 

@@ -35,31 +35,34 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     atomic_file::write(path, |file| file.write_all(bytes)).with_context(|| format!("{}", path.display()))
 }
 
-/// Messages to people, on stderr.
-pub(crate) struct Messages {
-    quiet: bool,
+/// Messages to people, on stderr: which of them are said.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Messages {
+    All,
+    /// With `--quiet`, and by all ranks but the first.
+    Failures,
+    /// Another rank says it.
+    None,
 }
 
 impl Messages {
-    pub(crate) fn new(quiet: bool) -> Self {
-        Messages { quiet }
-    }
-
-    /// A remark that `--quiet` silences.
+    /// A remark.
     pub(crate) fn note(&self, text: impl std::fmt::Display) {
-        if !self.quiet {
+        if *self == Messages::All {
             eprintln!("{text}");
         }
     }
 
-    /// An input that failed: always said.
+    /// An input that failed.
     pub(crate) fn failure(&self, text: impl std::fmt::Display) {
-        eprintln!("error: {text}");
+        if *self != Messages::None {
+            eprintln!("error: {text}");
+        }
     }
 
-    /// A bar with rate and time left on a terminal; nothing elsewhere or with `--quiet`.
+    /// A bar with rate and time left on a terminal; nothing elsewhere or where remarks are not said.
     pub(crate) fn progress_bar(&self, length: usize, what: &'static str) -> ProgressBar {
-        let hidden = self.quiet || !std::io::stderr().is_terminal();
+        let hidden = *self != Messages::All || !std::io::stderr().is_terminal();
         let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let style = "{msg} {wide_bar} {pos}/{len}  {per_sec}  {eta} left";
         let style = ProgressStyle::with_template(style).expect("the template is valid");

@@ -1,4 +1,5 @@
-//! `vitpcm refine`: the dense CRF over stored score maps, several images at a time.
+//! `vitpcm refine`: the dense CRF over stored score maps, several images at a time. Several ranks take every so manyth
+//! image each.
 
 use crate::crf_options::CrfOptions;
 use crate::image_inputs::{self, Input};
@@ -38,8 +39,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
-    let messages = &session.messages;
-    let inputs = image_inputs::collect(std::slice::from_ref(&args.images), messages)?;
+    let (messages, ranks) = (&session.messages, session.ranks);
+    let inputs = image_inputs::collect(std::slice::from_ref(&args.images), session.common_messages())?;
     let scores_of = |input: &Input| args.scores.join(format!("{}.npz", input.name));
     let with_scores: Vec<&Input> = inputs.images.iter().filter(|input| scores_of(input).is_file()).collect();
     if with_scores.is_empty() {
@@ -52,9 +53,10 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     std::fs::create_dir_all(&args.out).with_context(|| format!("{}", args.out.display()))?;
 
     let params = args.crf_options.params();
-    let num_failed = AtomicUsize::new(inputs.num_failed);
-    let bar = messages.progress_bar(with_scores.len(), "refining");
-    with_scores.par_iter().for_each(|input| {
+    let num_failed = AtomicUsize::new(0);
+    let own: Vec<&Input> = with_scores.iter().copied().skip(ranks.rank()).step_by(ranks.size()).collect();
+    let bar = messages.progress_bar(own.len(), "refining");
+    own.par_iter().for_each(|input| {
         if let Err(error) = refine_one(args, input, &scores_of(input), &params) {
             num_failed.fetch_add(1, Ordering::Relaxed);
             bar.suspend(|| messages.failure(described(&error)));
@@ -62,8 +64,9 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         bar.inc(1);
     });
     bar.finish_and_clear();
-    let num_failed = num_failed.into_inner();
-    let num_done = with_scores.len() + inputs.num_failed - num_failed;
+    let [num_failed] = ranks.sum_counts([num_failed.into_inner()]);
+    let num_done = with_scores.len() - num_failed;
+    let num_failed = inputs.num_failed + num_failed;
     messages
         .note(format!("{num_done} masks refined, {num_failed} failed; masks are in {}", args.out.display()));
     if num_done == 0 {

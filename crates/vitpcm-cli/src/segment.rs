@@ -1,5 +1,5 @@
 //! `vitpcm segment`: masks for images. Decoding, the network and writing go on at the same time, a few images apart,
-//! so that memory does not grow with their number.
+//! so that memory does not grow with their number. Several ranks take every so manyth image each.
 
 use crate::crf_options::CrfOptions;
 use crate::image_inputs::{self, Input, TagTable};
@@ -10,7 +10,8 @@ use crate::output::{self, Messages};
 use crate::session::Session;
 use anyhow::{Context, anyhow, bail};
 use image::RgbImage;
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 use vitpcm::{
@@ -18,6 +19,7 @@ use vitpcm::{
 };
 use vitpcm_data::{DataError, ImageLimits, read_image};
 use vitpcm_masks::{Classes, LabelMap};
+use vitpcm_train::Ranks;
 
 /// Images decoded ahead of the network, and results waiting to be written.
 const IN_FLIGHT: usize = 2;
@@ -138,7 +140,7 @@ impl TagSource {
 }
 
 /// What `--json` says of an image.
-#[derive(serde::Serialize)]
+#[derive(serde::Serialize, serde::Deserialize)]
 struct ImageTags {
     image: PathBuf,
     tags: Vec<String>,
@@ -158,39 +160,45 @@ struct Segmented<'a> {
 }
 
 pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
-    let messages = &session.messages;
+    let (messages, ranks) = (&session.messages, session.ranks);
     let segmenter = open_segmenter(args, session)?;
     let tags = TagSource::new(args, segmenter.classes()).map_err(usage)?;
-    let inputs = image_inputs::collect(&args.paths, messages)?;
+    let inputs = image_inputs::collect(&args.paths, session.common_messages())?;
     std::fs::create_dir_all(&args.out).with_context(|| format!("{}", args.out.display()))?;
     let class_list = segmenter.classes().names()[1..].join("\n") + "\n";
-    output::write_file(&args.out.join(CLASS_LIST), class_list.as_bytes())?;
+    if ranks.is_first() {
+        output::write_file(&args.out.join(CLASS_LIST), class_list.as_bytes())?;
+    }
 
     let is_done = |input: &Input| args.format.iter().all(|format| format.is_done(&args.out, &input.name));
-    let (done, todo): (Vec<&Input>, Vec<&Input>) =
-        inputs.images.iter().partition(|input| args.resume && is_done(input));
-    if !done.is_empty() {
-        messages.note(format!("{} of {} images are done already", done.len(), inputs.images.len()));
+    let own = inputs.images.iter().skip(ranks.rank()).step_by(ranks.size());
+    let (done, todo): (Vec<&Input>, Vec<&Input>) = own.partition(|input| args.resume && is_done(input));
+    let [num_done] = ranks.sum_counts([done.len()]);
+    if num_done > 0 {
+        messages.note(format!("{num_done} of {} images are done already", inputs.images.len()));
     }
     let interrupt = Interrupt::listen()?;
     let started = Instant::now();
     let written = run_stages(args, &segmenter, &tags, &todo, messages, &interrupt)?;
-    let num_failed = inputs.num_failed + written.num_failed;
+    let [num_written, num_failed] = ranks.sum_counts([written.tags.len(), written.num_failed]);
+    let num_failed = inputs.num_failed + num_failed;
     if let Some(path) = &args.json {
-        output::json_or_text(Some(path), &written.tags, "")?;
+        let all = tags_of_all(written.tags, &inputs.images, ranks)?;
+        if ranks.is_first() {
+            output::json_or_text(Some(path), &all, "")?;
+        }
     }
     let seconds = started.elapsed().as_secs_f64();
-    let num_written = written.tags.len();
     let rate = num_written as f64 / seconds.max(1e-9);
     messages.note(format!(
         "{num_written} images segmented in {seconds:.1} s ({rate:.2} a second), {num_failed} failed; masks are in {}",
         args.out.display()
     ));
-    if interrupt.is_asked() {
+    if ranks.any(interrupt.is_asked()) {
         messages.note("interrupted; the same command with --resume goes on");
         return Ok(Outcome::Interrupted);
     }
-    if num_written == 0 && done.is_empty() && num_failed > 0 {
+    if num_written == 0 && num_done == 0 && num_failed > 0 {
         bail!("none of the images could be segmented");
     }
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
@@ -314,6 +322,20 @@ fn write_one(args: &Args, classes: &Classes, item: &Segmented<'_>) -> anyhow::Re
         tags: &segmentation.tags,
     };
     args.format.iter().try_for_each(|format| format.write(&args.out, &input.name, &results))
+}
+
+/// What all ranks say of their images, in the order of the inputs; on the first rank, in full.
+fn tags_of_all(own: Vec<ImageTags>, inputs: &[Input], ranks: &Ranks) -> anyhow::Result<Vec<ImageTags>> {
+    if ranks.size() == 1 {
+        return Ok(own);
+    }
+    let mut all = Vec::new();
+    for json in ranks.gather(serde_json::to_vec(&own)?) {
+        all.extend(serde_json::from_slice::<Vec<ImageTags>>(&json)?);
+    }
+    let places: HashMap<&Path, usize> = inputs.iter().map(|input| input.path.as_path()).zip(0..).collect();
+    all.sort_by_key(|tags: &ImageTags| places.get(tags.image.as_path()).copied());
+    Ok(all)
 }
 
 fn image_tags(item: &Segmented<'_>, classes: &Classes) -> ImageTags {

@@ -6,6 +6,7 @@ use anyhow::anyhow;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use vitpcm::{Device, DeviceName, Precision, suitable_precision};
+use vitpcm_train::Ranks;
 
 /// Options of every command, as typed.
 #[derive(clap::Args)]
@@ -31,15 +32,17 @@ pub(crate) struct Common {
 }
 
 /// Options of every command, resolved.
-pub(crate) struct Session {
+pub(crate) struct Session<'a> {
     device: DeviceName,
     precision: Option<Precision>,
     pub(crate) seed: u64,
     pub(crate) messages: Messages,
+    /// The processes that do the work together.
+    pub(crate) ranks: &'a Ranks,
 }
 
-impl Session {
-    pub(crate) fn new(common: &Common) -> anyhow::Result<Session> {
+impl<'a> Session<'a> {
+    pub(crate) fn new(common: &Common, ranks: &'a Ranks) -> anyhow::Result<Self> {
         if let Some(threads) = common.threads {
             rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build_global()?;
         }
@@ -49,13 +52,27 @@ impl Session {
             device: common.device.unwrap_or_default(),
             precision: common.precision,
             seed: common.seed,
-            messages: Messages::new(common.quiet),
+            messages: match (ranks.is_first(), common.quiet) {
+                (true, false) => Messages::All,
+                _ => Messages::Failures,
+            },
+            ranks,
         })
+    }
+
+    /// For what every rank comes upon alike: said by the first one.
+    pub(crate) fn common_messages(&self) -> &Messages {
+        if self.ranks.is_first() { &self.messages } else { &Messages::None }
     }
 
     /// Opens the device for a command that computes with a network.
     pub(crate) fn open_device(&self) -> anyhow::Result<(Device, Precision)> {
-        let device = self.device.open().map_err(usage)?;
+        // One GPU a rank, where the launcher has not hidden all others from it.
+        let own = match self.device {
+            DeviceName::Best | DeviceName::Cuda(0) => DeviceName::Cuda(self.ranks.local_rank()).open().ok(),
+            _ => None,
+        };
+        let device = own.map_or_else(|| self.device.open(), Ok).map_err(usage)?;
         let precision = self.precision.unwrap_or_else(|| suitable_precision(&device));
         if precision == Precision::Bf16 && !device.is_cuda() {
             return Err(usage(anyhow!("--precision bf16 needs an NVIDIA GPU (--device cuda)")));

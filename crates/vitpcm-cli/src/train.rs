@@ -105,7 +105,7 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
             "no validation split: the newest model is kept, not the best (--val-share 0.1 sets some images aside)",
         );
     }
-    let (outcome, num_warnings) = run(&job, &session.messages)?;
+    let (outcome, num_warnings) = run(&job, session)?;
     let model = args.out.join("model.safetensors");
     let best = match outcome.best {
         Some((epoch, score)) => format!(" (best: epoch {epoch}, score {score:.2})"),
@@ -124,7 +124,9 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         }
         Ending::Finished => {}
     }
-    output::result(&format!("{}{best}\n", model.display()))?;
+    if session.ranks.is_first() {
+        output::result(&format!("{}{best}\n", model.display()))?;
+    }
     Ok(if num_warnings > 0 { Outcome::SomeFailed } else { Outcome::Done })
 }
 
@@ -192,15 +194,15 @@ fn provenance(args: &Args) -> std::collections::BTreeMap<String, String> {
 }
 
 /// Trains on a thread of its own, so that this one can listen to it and to Ctrl-C.
-pub(crate) fn run(job: &TrainJob, messages: &Messages) -> anyhow::Result<(TrainOutcome, usize)> {
+pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOutcome, usize)> {
     let interrupt = Interrupt::listen()?;
     let stop = AtomicBool::new(false);
     let (sender, receiver) = channel();
-    let mut display = Display::new(messages);
+    let mut display = Display::new(&session.messages);
     let result = std::thread::scope(|scope| {
         let trainer = scope.spawn(|| {
             let sender = sender; // dropped with the thread: that ends the listening
-            vitpcm_train::train(job, &sender, &stop)
+            vitpcm_train::train(job, session.ranks, &sender, &stop)
         });
         display.listen(&receiver, &interrupt, &stop);
         trainer.join().map_err(|_| anyhow!("the training stopped by a bug; please report it"))
@@ -208,7 +210,9 @@ pub(crate) fn run(job: &TrainJob, messages: &Messages) -> anyhow::Result<(TrainO
     display.bar.finish_and_clear();
     match result {
         Ok(outcome) => Ok((outcome, display.num_warnings)),
-        Err(error @ (TrainError::Config(_) | TrainError::RunFolder { .. })) => Err(usage(error)),
+        Err(error @ (TrainError::Config(_) | TrainError::RunFolder { .. } | TrainError::Ranks(_))) => {
+            Err(usage(error))
+        }
         Err(error) => Err(error.into()),
     }
 }

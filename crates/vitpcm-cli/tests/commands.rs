@@ -260,3 +260,14 @@ fn every_help_has_an_example() {
         assert!(stdout.contains(&format!("vitpcm {}", command.join(" "))), "{command:?}\n{stdout}");
     }
 }
+
+#[test]
+fn several_processes_that_do_not_know_of_each_other_are_refused() {
+    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
+        let output = command.args(["data", "inspect", "."]).env(variable, "2").output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("2 processes") && stderr.contains("MPI"), "{stderr}");
+    }
+}

@@ -86,9 +86,16 @@ impl Loader {
     /// The images of an epoch in their random order, from position `start` on. Threads work ahead of whoever takes
     /// them, and end when the stream is dropped.
     pub fn epoch(&self, epoch: u64, start: usize) -> EpochStream {
+        self.epoch_share(epoch, start, |_| true)
+    }
+
+    /// Likewise, of these images only those that are `wanted`, told by how far behind `start` they are.
+    pub fn epoch_share(&self, epoch: u64, start: usize, wanted: impl Fn(usize) -> bool) -> EpochStream {
         let num_images = self.shared.images.len();
         let order = Random::new(&[self.shared.options.seed, ORDER, epoch]).permutation(num_images);
-        let order: Arc<[usize]> = order.into_iter().skip(start).collect();
+        let places = order.into_iter().skip(start).enumerate();
+        let order: Arc<[usize]> =
+            places.filter(|(place, _)| wanted(*place)).map(|(_, index)| index).collect();
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let num_threads = self.shared.options.threads.map_or_else(cores, NonZeroUsize::get);
         let num_threads = num_threads.clamp(1, order.len().max(1));
@@ -184,6 +191,8 @@ impl Iterator for EpochStream {
     }
 }
 
+impl ExactSizeIterator for EpochStream {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +231,8 @@ mod tests {
                 assert_eq!(loader.epoch(2, 0).collect::<Vec<_>>(), reference, "{threads} threads");
             }
             assert_eq!(loader.epoch(2, 9).collect::<Vec<_>>(), reference[9..]);
+            let share = loader.epoch_share(2, 1, |place| place % 3 == 1).collect::<Vec<_>>();
+            assert_eq!(share, [2, 5, 8, 11].map(|position| reference[position].clone()));
             assert_ne!(loader.epoch(3, 0).collect::<Vec<_>>(), reference);
         }
     }

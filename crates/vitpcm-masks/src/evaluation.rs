@@ -82,6 +82,11 @@ impl ConfusionMatrix {
         }
     }
 
+    /// All counts in a fixed order: what several processes add up.
+    pub fn counts_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+        self.counts.iter_mut().chain([&mut self.num_ignored])
+    }
+
     /// The same counts without the highest classes that nowhere occur, for masks without a class list; at least
     /// the background stays.
     pub fn trimmed(&self) -> ConfusionMatrix {

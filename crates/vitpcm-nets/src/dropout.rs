@@ -46,7 +46,11 @@ impl DropoutRates {
     pub const OFFICIAL: Self = Self { backbone: 0.1, conditioning: 0.2, classifier: 0.2 };
 }
 
-/// A source of dropout masks. Saved with a checkpoint, it continues where it was.
+/// Random numbers set aside for each batch. The largest batch draws fewer: it would take 2³⁶ activations.
+const BATCH_RANGE: u64 = 1 << 36;
+
+/// A source of dropout masks. Saved with a checkpoint, it continues where it was. Each batch draws from a range of its
+/// own, so that a batch's masks do not depend on the process that computes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dropout {
@@ -61,6 +65,17 @@ impl Dropout {
     /// A source that begins at the start of the seed's stream.
     pub fn new(seed: u64, rates: DropoutRates) -> Self {
         Self { rates, seed, counter: 0 }
+    }
+
+    /// Moves on to the range of the next batch, unless at the beginning of one.
+    pub fn begin_batch(&mut self) {
+        *self = self.after_batches(0);
+    }
+
+    /// The source as it is so many batches later.
+    pub fn after_batches(&self, num_batches: usize) -> Self {
+        let begin = self.counter.div_ceil(BATCH_RANGE).wrapping_add(num_batches as u64);
+        Self { counter: begin.wrapping_mul(BATCH_RANGE), ..self.clone() }
     }
 
     /// The next mask, of so many elements.
@@ -132,6 +147,22 @@ mod tests {
             draw(&mut whole, DropoutSite::Classifier),
             draw(&mut Dropout::new(7, RATES), DropoutSite::Classifier)
         );
+    }
+
+    #[test]
+    fn a_batch_draws_the_same_masks_after_other_batches_and_after_a_jump() {
+        let mut in_turn = Dropout::new(7, RATES);
+        let batches: Vec<Vec<f32>> = (0..3)
+            .map(|_| {
+                in_turn.begin_batch();
+                draw(&mut in_turn, DropoutSite::Backbone)
+            })
+            .collect();
+        let mut jumped = Dropout::new(7, RATES).after_batches(2);
+        assert_eq!(draw(&mut jumped, DropoutSite::Backbone), batches[2]);
+        assert_ne!(batches[1], batches[2]);
+        in_turn.begin_batch();
+        assert_eq!(in_turn, Dropout::new(7, RATES).after_batches(3));
     }
 
     #[test]

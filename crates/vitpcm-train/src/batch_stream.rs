@@ -1,6 +1,5 @@
 //! The batches of an epoch, put together on a thread of their own while the step before is computed.
 
-use std::iter::Peekable;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use candle_core::Device;
@@ -10,17 +9,16 @@ use vitpcm_nets::Normalisation;
 
 use crate::batch::{TaggedBatch, TaggedViews};
 use crate::error::Result;
+use crate::shares::Shares;
 
-/// What one optimiser step takes.
+/// This rank's images of one optimiser step.
 pub(crate) struct StepImages {
     /// In memory of the CPU; none where no image could be read.
     pub(crate) batches: Vec<TaggedBatch>,
     /// Images that could not be read, and why.
     pub(crate) broken: Vec<String>,
-    /// Images of the epoch's order that are taken by now, broken ones included.
-    pub(crate) images_taken: usize,
-    /// Whether the epoch is over behind it.
-    pub(crate) is_last: bool,
+    /// Places of the epoch's order that the step takes on all ranks together.
+    pub(crate) num_places: usize,
 }
 
 /// How images become batches.
@@ -29,10 +27,30 @@ pub(crate) struct BatchMaker {
     pub(crate) maker: ViewMaker,
     pub(crate) normalisation: Normalisation,
     pub(crate) num_classes: usize,
-    /// Images a step.
-    pub(crate) step_images: usize,
-    /// Images a pass through the network.
-    pub(crate) batch: usize,
+    /// Which images, and how many at a time.
+    pub(crate) shares: Shares,
+}
+
+impl BatchMaker {
+    fn step(
+        &self,
+        stream: &mut EpochStream,
+        images: &[TaggedImage],
+        num_places: usize,
+    ) -> Result<StepImages> {
+        let mut step = StepImages { batches: Vec::new(), broken: Vec::new(), num_places };
+        for batch in self.shares.own_batches(num_places) {
+            let count = self.shares.batch_places(batch, num_places);
+            let (views, broken) = take_images(stream, images, count);
+            step.broken.extend(broken);
+            if !views.is_empty() {
+                let Self { maker, normalisation, num_classes, .. } = self;
+                let batch = TaggedBatch::new(&views, maker, normalisation, *num_classes, &Device::Cpu)?;
+                step.batches.push(batch);
+            }
+        }
+        Ok(step)
+    }
 }
 
 /// The steps of an epoch from position `start` on. One is made ahead; the thread ends when the stream is dropped.
@@ -45,19 +63,12 @@ pub(crate) fn steps_of_epoch(
     let (sender, receiver) = sync_channel(1);
     let (loader, maker) = (loader.clone(), maker.clone());
     std::thread::spawn(move || {
-        let mut stream = loader.epoch(epoch, start).peekable();
-        while stream.peek().is_some() {
-            let (images, broken) = take_batch(&mut stream, loader.images(), maker.step_images);
-            let batches = images.chunks(maker.batch).map(|images| {
-                TaggedBatch::new(images, &maker.maker, &maker.normalisation, maker.num_classes, &Device::Cpu)
-            });
-            let step = batches.collect::<Result<_>>().map(|batches| StepImages {
-                batches,
-                broken,
-                images_taken: loader.images().len() - stream.size_hint().0,
-                is_last: stream.peek().is_none(),
-            });
-            if sender.send(step).is_err() {
+        let mut num_left = loader.images().len() - start;
+        let mut stream = loader.epoch_share(epoch, start, |place| maker.shares.is_own(place, num_left));
+        while num_left > 0 {
+            let num_places = maker.shares.step_places(num_left);
+            num_left -= num_places;
+            if sender.send(maker.step(&mut stream, loader.images(), num_places)).is_err() {
                 return;
             }
         }
@@ -65,23 +76,22 @@ pub(crate) fn steps_of_epoch(
     receiver
 }
 
-/// The next images of an epoch that could be read, at most `count`, and those that could not. Broken images behind the
-/// last one are taken as well, so that an epoch is over exactly when its stream is.
-pub(crate) fn take_batch(
-    stream: &mut Peekable<EpochStream>,
+/// The next `count` images of an epoch, or those that are left: which could be read, and why the others could not. A
+/// broken image leaves its place empty, since no rank knows of those that other ranks read.
+pub(crate) fn take_images(
+    stream: &mut EpochStream,
     images: &[TaggedImage],
     count: usize,
 ) -> (Vec<TaggedViews>, Vec<String>) {
     let (mut taken, mut broken) = (Vec::with_capacity(count), Vec::new());
-    loop {
-        let wanted = |loaded: &Loaded| taken.len() < count || matches!(loaded, Loaded::Broken { .. });
-        match stream.next_if(wanted) {
-            Some(Loaded::Views { index, views }) => {
+    for loaded in stream.take(count) {
+        match loaded {
+            Loaded::Views { index, views } => {
                 let TaggedImage { name, tags, .. } = images[index].clone();
                 taken.push(TaggedViews { name, tags, views });
             }
-            Some(Loaded::Broken { reason, .. }) => broken.push(reason),
-            None => return (taken, broken),
+            Loaded::Broken { reason, .. } => broken.push(reason),
         }
     }
+    (taken, broken)
 }

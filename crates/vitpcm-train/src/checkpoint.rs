@@ -15,6 +15,7 @@ use crate::error::{Result, TrainError};
 use crate::metrics_csv::MetricsRow;
 use crate::optimiser::Adam;
 use crate::pcm_step::PcmStep;
+use crate::ranks::Ranks;
 
 const FORMAT: &str = "vitpcm-training-state";
 const FORMAT_VERSION: &str = "1";
@@ -132,8 +133,26 @@ pub(crate) fn load(out: &Path, device: &Device) -> Result<Option<Saved>> {
     if !path.exists() {
         return Ok(None);
     }
+    parse(&WeightFile::open(&path)?, device).map(Some)
+}
+
+/// The first rank's state for all ranks: the first one's file is sent to the others, who get it as if they had read it.
+pub(crate) fn send(out: &Path, ranks: &Ranks) -> Result<()> {
+    let path = state_path(out);
+    if ranks.size() > 1 {
+        ranks.broadcast(std::fs::read(&path).map_err(TrainError::io(&path))?);
+    }
+    Ok(())
+}
+
+/// The state that the first rank sends.
+pub(crate) fn receive(ranks: &Ranks, device: &Device) -> Result<Saved> {
+    parse(&WeightFile::from_bytes("the first rank's state", ranks.broadcast(Vec::new()))?, device)
+}
+
+fn parse(file: &WeightFile, device: &Device) -> Result<Saved> {
+    let path = file.path().to_owned();
     let bad = |reason: String| TrainError::RunFolder { path: path.clone(), reason };
-    let file = WeightFile::open(&path)?;
     let metadata = file.metadata();
     let get = |key: &str| {
         metadata.get(key).ok_or_else(|| bad(format!("no `{key}`; expected the state of a training run")))
@@ -152,7 +171,7 @@ pub(crate) fn load(out: &Path, device: &Device) -> Result<Option<Saved>> {
             None => _ = tensors.insert(entry.name.clone(), tensor),
         }
     }
-    Ok(Some(Saved { info, progress, parameters, tensors, path }))
+    Ok(Saved { info, progress, parameters, tensors, path })
 }
 
 impl Saved {

@@ -30,6 +30,9 @@ pub enum TrainError {
         /// What was found and what was expected.
         reason: String,
     },
+    /// The ranks were started in a way that cannot work, or no longer agree.
+    #[error("{0}")]
+    Ranks(String),
     /// There is nothing to train on.
     #[error("no image to train on: {0}")]
     NoImages(String),

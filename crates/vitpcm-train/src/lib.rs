@@ -6,7 +6,7 @@
 //! ```
 //! use std::sync::atomic::AtomicBool;
 //! use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions};
-//! use vitpcm_train::{Backbone, Start, TrainConfig, TrainData, TrainJob, train};
+//! use vitpcm_train::{Backbone, Ranks, Start, TrainConfig, TrainData, TrainJob, train};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -29,7 +29,7 @@
 //!     provenance: Default::default(),
 //! };
 //! let (events, _heard) = std::sync::mpsc::channel();
-//! train(&job, &events, &AtomicBool::new(false))?;
+//! train(&job, &Ranks::Single, &events, &AtomicBool::new(false))?;
 //! assert!(out.join("model.safetensors").is_file());
 //! # Ok(())
 //! # }
@@ -42,13 +42,21 @@ mod config;
 mod ema;
 mod error;
 mod events;
+mod fingerprint;
+#[cfg(any(feature = "mpi", test))]
+mod gradient_buckets;
 pub mod losses;
 mod metrics_csv;
+#[cfg(feature = "mpi")]
+mod mpi_ranks;
 pub mod optimiser;
 mod pcm_loop;
 pub mod pcm_step;
 mod presets;
+mod ranks;
+mod run_files;
 mod schedule;
+mod shares;
 mod tensorboard;
 mod validation;
 
@@ -61,5 +69,6 @@ pub use error::{Result, TrainError};
 pub use events::{Event, RunSummary};
 pub use metrics_csv::MetricsRow;
 pub use pcm_loop::{Backbone, Ending, Start, TrainData, TrainJob, TrainOutcome, has_saved_state, train};
+pub use ranks::Ranks;
 pub use schedule::Trained;
 pub use validation::{Validation, ValidationImage};

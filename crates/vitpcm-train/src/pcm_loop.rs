@@ -2,6 +2,10 @@
 //!
 //! The run folder: `config.toml` (all settings), `model.safetensors` (the best model), `last/` (the full state),
 //! `metrics.csv`, TensorBoard's event files. Every file is replaced whole or only appended to.
+//!
+//! On several ranks all run this loop in step: each takes its share of every step's images, the gradients are summed,
+//! and all take the same step. What decides the course (losses, a wish to stop, validation) is summed as well, so that
+//! all decide alike. The first rank alone writes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroUsize;
@@ -12,8 +16,8 @@ use std::time::Instant;
 
 use candle_core::Device;
 use vitpcm_data::{Dataset, ImageLimits, Loader, LoaderOptions, TaggedImage};
+use vitpcm_masks::Classes;
 use vitpcm_masks::resampling::Alignment;
-use vitpcm_masks::{Classes, atomic_file};
 use vitpcm_nets::{
     Dropout, GridAlignment, ImportedBackbone, Initialisation, Model, ModelInfo, Normalisation, Parameters,
     Precision, Storage, Variant, VitConfig,
@@ -26,11 +30,14 @@ use crate::config::TrainConfig;
 use crate::ema::Ema;
 use crate::error::{Result, TrainError};
 use crate::events::{Event, RunSummary};
-use crate::metrics_csv::{MetricsCsv, MetricsRow};
+use crate::fingerprint;
+use crate::metrics_csv::MetricsRow;
 use crate::optimiser::{Adam, AdamConfig};
 use crate::pcm_step::PcmStep;
-use crate::tensorboard::EventFile;
-use crate::validation::{Validated, Validation, ValidationImage, Validator};
+use crate::ranks::Ranks;
+use crate::run_files::RunFiles;
+use crate::shares::{Shares, StepOfAll};
+use crate::validation::{Validation, ValidationImage, Validator};
 
 /// A training run: what on, what with, where to.
 #[derive(Debug)]
@@ -125,23 +132,39 @@ impl TrainData {
     fn fingerprint(&self) -> u64 {
         let classes = self.classes.names().iter().map(String::as_bytes);
         let images = self.training.iter().flat_map(|image| [image.name.as_bytes(), image.tags.as_slice()]);
-        // FNV-1a, with a byte between the parts that neither holds.
-        let bytes = classes.chain(images).flat_map(|part| part.iter().copied().chain([255]));
-        bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
-        })
+        // With a byte between the parts that neither holds.
+        fingerprint::of_bytes(classes.chain(images).flat_map(|part| part.iter().copied().chain([255])))
     }
 }
 
-/// Trains. `events` hears what happens; `stop`, once true, ends the run after the running step with its state saved.
-pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Result<TrainOutcome> {
+/// Trains, together with all other `ranks`. `events` hears what happens (on other ranks than the first, of inputs left
+/// out only); `stop`, once true on any rank, ends the run after the running step with its state saved. An error is this
+/// rank's: whoever gets one on several ranks ends the others, which wait for it ([`Ranks::abort`]).
+pub fn train(
+    job: &TrainJob,
+    ranks: &Ranks,
+    events: &Sender<Event>,
+    stop: &AtomicBool,
+) -> Result<TrainOutcome> {
     let config = &job.config;
     config.check()?;
-    let tell = |event: Event| drop(events.send(event)); // a run does not depend on being heard
+    let tell = |event: Event| {
+        if ranks.is_first() || matches!(event, Event::Warning(_)) {
+            drop(events.send(event)); // a run does not depend on being heard
+        }
+    };
     let schedule = &config.schedule;
+    let shares = Shares::new(schedule, ranks)?;
+    if !ranks.all_equal(fingerprint::of_bytes(config.to_toml()?.bytes()) ^ job.data.fingerprint()) {
+        let reason = "the ranks do not see the same settings and the same data set".to_owned();
+        return Err(TrainError::Ranks(reason));
+    }
 
-    // The state: loaded, or new.
-    let mut saved = open_run_folder(job)?;
+    // The state: loaded, or new; on other ranks the first one's.
+    let mut saved = match ranks.is_first() {
+        true => open_run_folder(job)?,
+        false => Some(checkpoint::receive(ranks, &job.device)?),
+    };
     let (info, parameters, mut progress) = match &saved {
         Some(saved) => (saved.info.clone(), saved.parameters.clone(), saved.progress.clone()),
         None => initial_state(job)?,
@@ -162,17 +185,19 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
         saved.restore(&mut adam, average.as_mut())?;
     }
 
-    // The run folder's files.
-    write_text(&job.out.join("config.toml"), &config.to_toml()?)?;
-    let mut metrics = MetricsCsv::open(&job.out.join("metrics.csv"), progress.step)?;
-    let mut event_file = EventFile::create(&job.out, progress.step)?;
+    // The run folder's files, which the first rank writes.
+    let mut files = match ranks.is_first() {
+        true => Some(RunFiles::open(&job.out, config, progress.step)?),
+        false => None,
+    };
     let save = |progress: &mut Progress,
                 step: &PcmStep,
                 adam: &Adam,
                 average: Option<&Ema>,
-                metrics: &MetricsCsv| {
+                files: &Option<RunFiles>| {
+        let Some(files) = files else { return Ok(()) };
         // Rows first: a state must never be ahead of its metrics.
-        metrics.sync()?;
+        files.metrics.sync()?;
         progress.adam_steps = adam.num_steps;
         progress.average_updates = average.map_or(0, |average| average.num_updates);
         checkpoint::save(&job.out, &info, progress, step, adam, average)?;
@@ -180,7 +205,10 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
         Ok::<(), TrainError>(())
     };
     if saved.is_none() {
-        save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+        save(&mut progress, &step, &adam, average.as_ref(), &files)?;
+    }
+    if ranks.is_first() {
+        checkpoint::send(&job.out, ranks)?;
     }
 
     // The data.
@@ -189,8 +217,7 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
         maker,
         normalisation: info.normalisation,
         num_classes: network.num_classes,
-        step_images: schedule.effective_batch,
-        batch: schedule.batch,
+        shares: shares.clone(),
     };
     let validator = validator(job, &loader);
     let num_images = job.data.training.len();
@@ -207,6 +234,9 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
         num_parameters: network.num_parameters(),
         train_size: info.train_size,
     }));
+    if let Some(text) = shares.unevenness() {
+        tell(Event::Note(text));
+    }
 
     let (session_start, steps_before) = (Instant::now(), progress.step);
     let mut last_save = Instant::now();
@@ -227,26 +257,35 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
         let mut step_start = Instant::now();
         // Steps, until the epoch's images are used up.
         for images in steps {
-            let StepImages { batches, broken, images_taken, is_last } = images?;
+            let StepImages { batches, broken, num_places } = images?;
             broken.iter().for_each(|reason| warn(format!("{reason}; left out of the training")));
-            progress.images_taken = images_taken;
-            if batches.is_empty() {
-                break;
-            }
-            let num_step_images: usize = batches.iter().map(TaggedBatch::len).sum();
+            progress.images_taken += num_places;
+            let is_last = progress.images_taken == num_images;
             let batches = batches.into_iter().map(|batch| batch.to_device(&job.device));
             let batches = batches.collect::<Result<Vec<_>>>()?;
-            let (losses, gradients) = step.gradients(&batches, &mut progress.dropout)?;
+            let mut dropout = progress.dropout.after_batches(shares.own_batches(num_places).start);
+            let (losses, gradients) = step.gradients(&batches, &mut dropout)?;
+            progress.dropout = progress.dropout.after_batches(shares.num_batches(num_places));
+            let own_images: usize = batches.iter().map(TaggedBatch::len).sum();
+            let StepOfAll { losses, num_images: step_images, stop: is_stopped } =
+                StepOfAll::sum(ranks, &losses, own_images, stop.load(Ordering::Relaxed));
+            if step_images == 0 {
+                continue; // none of them could be read; behind the last step, the epoch ends without a row to validate on
+            }
             if !losses.are_finite() {
+                let own = batches.iter().flat_map(|batch| &batch.names).map(|name| format!("{name}\n"));
+                let names = ranks.gather(own.collect::<String>().into_bytes()).concat();
                 return Err(TrainError::NotFinite {
                     epoch: progress.epoch + 1,
                     step: progress.step + 1,
                     mce: losses.mce,
                     et: losses.et,
                     l2: losses.l2,
-                    names: batches.into_iter().flat_map(|batch| batch.names).collect(),
+                    names: String::from_utf8_lossy(&names).lines().map(str::to_owned).collect(),
                 });
             }
+            let share = own_images as f64 / step_images as f64;
+            let gradients = ranks.sum_gradients(gradients, share, step.variables())?;
             let epochs_done = progress.epoch as f64
                 + progress.epoch_steps as f64 / steps_per_epoch.max(progress.epoch_steps + 1) as f64;
             let rate = schedule.rate_at(epochs_done, adam.num_steps);
@@ -267,26 +306,27 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
                 loss_et: losses.et,
                 loss_l2: losses.l2,
                 loss: losses.total,
-                images_per_second: num_step_images as f64 / step_start.elapsed().as_secs_f64().max(1e-9),
+                images_per_second: step_images as f64 / step_start.elapsed().as_secs_f64().max(1e-9),
             };
             step_start = Instant::now();
-            write_step_events(&mut event_file, &row)?;
-            if is_last {
-                progress.waiting_row = Some(row.clone());
-            } else {
-                metrics.append(&row, None)?;
+            if let Some(files) = &mut files {
+                files.write_step_events(&row)?;
+                if !is_last {
+                    files.metrics.append(&row, None)?;
+                }
             }
+            progress.waiting_row = is_last.then(|| row.clone());
             let done = (progress.step - steps_before) as f64;
             let seconds_left =
                 session_start.elapsed().as_secs_f64() / done * num_steps.saturating_sub(progress.step) as f64;
             tell(Event::Step { row, num_steps, seconds_left });
 
-            if stop.load(Ordering::Relaxed) {
-                save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+            if is_stopped {
+                save(&mut progress, &step, &adam, average.as_ref(), &files)?;
                 return outcome(Ending::Interrupted, &progress);
             }
             if !is_last && last_save.elapsed().as_secs_f64() > 60.0 * config.loader.save_minutes {
-                save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+                save(&mut progress, &step, &adam, average.as_ref(), &files)?;
                 last_save = Instant::now();
             }
         }
@@ -296,21 +336,29 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
 
         // The epoch's end: validate, keep the model if it is the best, save.
         let epoch = progress.epoch + 1;
+        if ranks.size() > 1 && !ranks.all_equal(fingerprint::of_weights(step.variables())?) {
+            let reason =
+                format!("the ranks' weights differ after epoch {epoch}: one of them computes wrongly");
+            return Err(TrainError::Ranks(reason));
+        }
         let current = match &average {
             Some(average) => average.apply(step.parameters()),
             None => step.parameters(),
         };
         let mut model = Model { info: info.clone(), parameters: current };
         let due = epoch.is_multiple_of(config.validation.every_epochs) || epoch == schedule.epochs;
-        let validated = if due { validator.validate(&model, stop)? } else { None };
-        if stop.load(Ordering::Relaxed) && validated.is_none() {
-            save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+        let validated = if due { validator.validate(&model, ranks, stop)? } else { None };
+        let is_stopped = ranks.any(stop.load(Ordering::Relaxed));
+        if is_stopped && validated.is_none() {
+            save(&mut progress, &step, &adam, average.as_ref(), &files)?;
             return outcome(Ending::Interrupted, &progress);
         }
         let validation = match validated {
             None => None,
             Some(validated) => {
-                write_validation_events(&mut event_file, progress.step, &validated)?;
+                if let Some(files) = &mut files {
+                    files.write_validation_events(progress.step, &validated)?;
+                }
                 validated.warnings.into_iter().for_each(&mut warn);
                 Some(validated.validation)
             }
@@ -325,12 +373,14 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
             progress.best = validation.as_ref().map(|validation| (epoch, validation.score));
             progress.epochs_since_best = 0;
             describe_model(&mut model.info, epoch, progress.step, validation.as_ref());
-            model.save(job.out.join("model.safetensors"), Storage::F32)?;
+            if ranks.is_first() {
+                model.save(job.out.join("model.safetensors"), Storage::F32)?;
+            }
         } else if validation.is_some() {
             progress.epochs_since_best += 1;
         }
-        if let Some(row) = progress.waiting_row.take() {
-            metrics.append(&row, validation.as_ref())?;
+        if let (Some(row), Some(files)) = (progress.waiting_row.take(), &mut files) {
+            files.metrics.append(&row, validation.as_ref())?;
         }
         let mean_loss = (progress.epoch_loss_sum / progress.epoch_steps as f64) as f32;
         tell(Event::Epoch { epoch, mean_loss, validation, is_best });
@@ -340,9 +390,9 @@ pub fn train(job: &TrainJob, events: &Sender<Event>, stop: &AtomicBool) -> Resul
         if schedule.trained(progress.epoch) != schedule.trained(progress.epoch - 1) {
             (step, adam, average) = new_phase(progress.epoch, step.parameters())?;
         }
-        save(&mut progress, &step, &adam, average.as_ref(), &metrics)?;
+        save(&mut progress, &step, &adam, average.as_ref(), &files)?;
         last_save = Instant::now();
-        if stop.load(Ordering::Relaxed) && progress.epoch < schedule.epochs {
+        if is_stopped && progress.epoch < schedule.epochs {
             return outcome(Ending::Interrupted, &progress);
         }
     }
@@ -460,34 +510,6 @@ fn validator<'a>(job: &'a TrainJob, training: &Loader) -> Validator<'a> {
     Validator { config, classes, images, loader, limits, device: &job.device, precision: job.precision }
 }
 
-fn write_step_events(file: &mut EventFile, row: &MetricsRow) -> Result<()> {
-    let scalars = [
-        ("train/loss", row.loss),
-        ("train/loss_mce", row.loss_mce),
-        ("train/loss_et", row.loss_et),
-        ("train/loss_l2", row.loss_l2),
-        ("train/rate", row.rate as f32),
-        ("train/images_per_second", row.images_per_second as f32),
-    ];
-    scalars.into_iter().try_for_each(|(tag, value)| file.scalar(tag, row.step, value))
-}
-
-fn write_validation_events(file: &mut EventFile, step: u64, validated: &Validated) -> Result<()> {
-    let validation = &validated.validation;
-    let scalars = [
-        ("val/miou", validation.miou),
-        ("val/pixel_accuracy", validation.pixel_accuracy),
-        ("val/tag_f1", Some(validation.tag_f1)),
-        ("val/et_loss", validation.et_loss),
-    ];
-    for (tag, value) in scalars {
-        if let Some(value) = value {
-            file.scalar(tag, step, value as f32)?;
-        }
-    }
-    validated.strips.iter().try_for_each(|(name, strip)| file.picture(&format!("val/{name}"), step, strip))
-}
-
 /// What the model file says about how it came about.
 fn describe_model(info: &mut ModelInfo, epoch: usize, step: u64, validation: Option<&Validation>) {
     let mut say = |key: &str, value: String| info.provenance.insert(key.to_owned(), value);
@@ -498,9 +520,4 @@ fn describe_model(info: &mut ModelInfo, epoch: usize, step: u64, validation: Opt
         say("val_miou_tags_given", format!("{miou:.2}"));
     }
     say("val_tag_f1", format!("{:.2}", validation.tag_f1));
-}
-
-fn write_text(path: &Path, text: &str) -> Result<()> {
-    use std::io::Write;
-    atomic_file::write(path, |file| file.write_all(text.as_bytes())).map_err(TrainError::io(path))
 }

@@ -118,6 +118,7 @@ impl PcmStep {
         let mut sums: Option<Vec<Tensor>> = None;
         let mut losses = StepLosses::default();
         for batch in batches {
+            dropout.begin_batch();
             let share = batch.len() as f64 / num_images as f64;
             let of_blocks = ParameterGradients::default();
             let tensors = self.loss_tensors(batch, dropout, &of_blocks)?;

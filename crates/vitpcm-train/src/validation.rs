@@ -13,10 +13,11 @@ use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap, Picture, overlay, viridis
 use vitpcm_nets::{Model, PcmConfig, Precision};
 
 use crate::batch::TaggedBatch;
-use crate::batch_stream::take_batch;
+use crate::batch_stream::take_images;
 use crate::config::{EtTarget, LossConfig, TrainConfig};
 use crate::error::Result;
 use crate::pcm_step::PcmStep;
+use crate::ranks::Ranks;
 use crate::schedule::Trained;
 
 /// Side in pixels of one picture of a strip.
@@ -72,8 +73,15 @@ pub(crate) struct Validated {
 }
 
 impl Validator<'_> {
-    /// Validates a model; nothing where there is no image, or where `stop` was set meanwhile.
-    pub(crate) fn validate(&self, model: &Model, stop: &AtomicBool) -> Result<Option<Validated>> {
+    /// Validates a model; nothing where there is no image, or where `stop` was set meanwhile. Ranks take every so
+    /// manyth image, and add up counts: one rank alone would keep the others waiting for longer than they train. All
+    /// get the same validation; strips are of their own images.
+    pub(crate) fn validate(
+        &self,
+        model: &Model,
+        ranks: &Ranks,
+        stop: &AtomicBool,
+    ) -> Result<Option<Validated>> {
         let patch = model.info.network.backbone.patch;
         let alignment = self.config.views.alignment;
         let options = SegmenterOptions {
@@ -85,13 +93,17 @@ impl Validator<'_> {
         let mut matrix = ConfusionMatrix::new(self.classes.len());
         let (mut tags, mut num_masks) = (TagCounts::default(), 0usize);
         let (mut strips, mut warnings) = (Vec::new(), Vec::new());
-        for images in self.images.chunks(BATCH) {
-            if stop.load(Ordering::Relaxed) {
-                return Ok(None);
+        let own: Vec<&ValidationImage> =
+            self.images.iter().skip(ranks.rank()).step_by(ranks.size()).collect();
+        let mut is_stopped = false;
+        for images in own.chunks(BATCH) {
+            is_stopped |= stop.load(Ordering::Relaxed);
+            if is_stopped {
+                break;
             }
             let read = images.par_iter().map(|image| read_image(&image.image.path, &self.limits));
             let mut readable = Vec::with_capacity(images.len());
-            for (image, pixels) in images.iter().zip(read.collect::<Vec<_>>()) {
+            for (&image, pixels) in images.iter().zip(read.collect::<Vec<_>>()) {
                 match pixels {
                     Ok(pixels) => readable.push((image, pixels)),
                     Err(error) => warnings.push(format!("{error}; left out of the validation")),
@@ -122,16 +134,25 @@ impl Validator<'_> {
                 }
             }
         }
-        if tags.num_images == 0 {
+        if ranks.any(is_stopped) {
             return Ok(None);
         }
-        let tag_f1 = tags.f1();
+        let TagCounts { num_images, right, predicted, given } = tags;
+        let [num_images, right, predicted, given, num_masks] =
+            ranks.sum_counts([num_images, right, predicted, given, num_masks]);
+        if num_images == 0 {
+            return Ok(None);
+        }
+        let mut counts: Vec<f64> = matrix.counts_mut().map(|count| *count as f64).collect();
+        ranks.sum(&mut counts);
+        matrix.counts_mut().zip(counts).for_each(|(count, sum)| *count = sum as u64);
+        let tag_f1 = TagCounts { num_images, right, predicted, given }.f1();
         let scores = (num_masks > 0).then(|| matrix.scores(self.classes));
         let (miou, pixel_accuracy) =
             scores.map_or((None, None), |scores| (scores.mean_iou, scores.pixel_accuracy));
         let et_loss = match miou {
             Some(_) => None,
-            None => Some(self.equivariance_loss(model)?),
+            None => Some(self.equivariance_loss(model, ranks)?),
         };
         let guessing = (self.classes.len() as f64).ln();
         let score = miou.unwrap_or(tag_f1 - 100.0 * et_loss.unwrap_or(0.0) / guessing);
@@ -140,7 +161,7 @@ impl Validator<'_> {
     }
 
     /// `L_ET` over the validation images, whose views are the same each time.
-    fn equivariance_loss(&self, model: &Model) -> Result<f64> {
+    fn equivariance_loss(&self, model: &Model, ranks: &Ranks) -> Result<f64> {
         let network: &PcmConfig = &model.info.network;
         // A network trained without the loss is judged by the released code's.
         let et_target = match self.config.losses.et_target {
@@ -150,18 +171,23 @@ impl Validator<'_> {
         let losses = LossConfig { et_target, ..self.config.losses.clone() };
         let step = PcmStep::new(network, &losses, Trained::Head, self.precision, model.parameters.clone())?;
         let maker = self.config.view_maker(network.backbone.patch);
-        let mut stream = self.loader.epoch(0, 0).peekable();
+        let batch = self.config.schedule.batch;
+        let is_own = |place| place / batch % ranks.size() == ranks.rank();
+        let mut stream = self.loader.epoch_share(0, 0, is_own);
         let (mut sum, mut count) = (0.0, 0usize);
-        loop {
-            let (views, _) = take_batch(&mut stream, self.loader.images(), self.config.schedule.batch);
+        while stream.len() > 0 {
+            let (views, _) = take_images(&mut stream, self.loader.images(), batch);
             if views.is_empty() {
-                return Ok(sum / count.max(1) as f64);
+                continue; // none of them could be read
             }
             let batch =
                 TaggedBatch::new(&views, &maker, &model.info.normalisation, self.classes.len(), self.device)?;
             sum += f64::from(step.validation_losses(&batch)?.et) * views.len() as f64;
             count += views.len();
         }
+        let mut sums = [sum, count as f64];
+        ranks.sum(&mut sums);
+        Ok(sums[0] / sums[1].max(1.0))
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::mpsc::channel;
 use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions};
 use vitpcm_nets::Model;
 use vitpcm_train::{
-    Backbone, Ending, EtTarget, Event, Start, TrainConfig, TrainData, TrainError, TrainJob, TrainOutcome,
-    Unfreeze, train,
+    Backbone, Ending, EtTarget, Event, Ranks, Start, TrainConfig, TrainData, TrainError, TrainJob,
+    TrainOutcome, Unfreeze, train,
 };
 
 /// Three epochs of three steps, the first with a frozen backbone; every kind of random number and state in use.
@@ -58,7 +58,7 @@ fn run(job: &TrainJob, stop_at: u64) -> (Result<TrainOutcome, TrainError>, Vec<E
             }
             heard
         });
-        let outcome = train(job, &sender, &stop);
+        let outcome = train(job, &Ranks::Single, &sender, &stop);
         drop(sender);
         (outcome, listener.join().unwrap())
     })

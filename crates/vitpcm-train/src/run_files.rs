@@ -1,0 +1,60 @@
+//! The files of a run folder that grow with the run, `metrics.csv` and TensorBoard's events, and its settings. The state
+//! is `checkpoint`'s.
+
+use std::io::Write;
+use std::path::Path;
+
+use vitpcm_masks::atomic_file;
+
+use crate::config::TrainConfig;
+use crate::error::{Result, TrainError};
+use crate::metrics_csv::{MetricsCsv, MetricsRow};
+use crate::tensorboard::EventFile;
+use crate::validation::Validated;
+
+/// The open files.
+pub(crate) struct RunFiles {
+    pub(crate) metrics: MetricsCsv,
+    events: EventFile,
+}
+
+impl RunFiles {
+    /// Opens the files of a run that has done `last_step` steps.
+    pub(crate) fn open(out: &Path, config: &TrainConfig, last_step: u64) -> Result<Self> {
+        let (path, text) = (out.join("config.toml"), config.to_toml()?);
+        atomic_file::write(&path, |file| file.write_all(text.as_bytes())).map_err(TrainError::io(&path))?;
+        let metrics = MetricsCsv::open(&out.join("metrics.csv"), last_step)?;
+        Ok(Self { metrics, events: EventFile::create(out, last_step)? })
+    }
+
+    pub(crate) fn write_step_events(&mut self, row: &MetricsRow) -> Result<()> {
+        let scalars = [
+            ("train/loss", row.loss),
+            ("train/loss_mce", row.loss_mce),
+            ("train/loss_et", row.loss_et),
+            ("train/loss_l2", row.loss_l2),
+            ("train/rate", row.rate as f32),
+            ("train/images_per_second", row.images_per_second as f32),
+        ];
+        scalars.into_iter().try_for_each(|(tag, value)| self.events.scalar(tag, row.step, value))
+    }
+
+    pub(crate) fn write_validation_events(&mut self, step: u64, validated: &Validated) -> Result<()> {
+        let validation = &validated.validation;
+        let scalars = [
+            ("val/miou", validation.miou),
+            ("val/pixel_accuracy", validation.pixel_accuracy),
+            ("val/tag_f1", Some(validation.tag_f1)),
+            ("val/et_loss", validation.et_loss),
+        ];
+        for (tag, value) in scalars {
+            if let Some(value) = value {
+                self.events.scalar(tag, step, value as f32)?;
+            }
+        }
+        validated
+            .strips
+            .iter()
+            .try_for_each(|(name, strip)| self.events.picture(&format!("val/{name}"), step, strip))
+    }
+}
