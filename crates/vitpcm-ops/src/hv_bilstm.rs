@@ -89,7 +89,7 @@ pub fn hv_bilstm(grid: &Tensor, weights: &HvBiLstmWeights) -> Result<Tensor> {
     let shape = GridShape { batch, height, width, units };
     let saved = match tensors.iter().any(|tensor| tensor.track_op()) {
         #[cfg(feature = "cuda")]
-        true if grid.device().is_cuda() => Saved::OnCuda(std::sync::OnceLock::new()),
+        true if grid.device().is_cuda() => Saved::OnCuda(Box::default()),
         true => Saved::Keep(Mutex::new(None)),
         false => Saved::Drop,
     };
@@ -108,7 +108,7 @@ enum Saved {
     Keep(Mutex<Option<Activations>>),
     Drop,
     #[cfg(feature = "cuda")]
-    OnCuda(std::sync::OnceLock<cuda::lstm::Activations>),
+    OnCuda(Box<std::sync::OnceLock<cuda::lstm::Activations>>),
 }
 
 struct Activations {
