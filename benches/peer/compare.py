@@ -203,9 +203,9 @@ def segment(arguments, folder):
 
 def scaling(arguments, folder):
     """Our network on one thread and on two, in turns."""
-    for name, words in [("forward, 384 px", ("forward", f"{folder}/vit-s16.safetensors", 384)),
-                        ("forward, 960 px", ("forward", f"{folder}/vit-s16.safetensors", 960)),
-                        ("training step", ("step", f"{folder}/vit-s16.safetensors"))]:
+    for name, words in [("forward, 384 px", (CPU, "forward", f"{folder}/vit-s16.safetensors", 384)),
+                        ("forward, 960 px", (CPU, "forward", f"{folder}/vit-s16.safetensors", 960)),
+                        ("training step", (CPU, "step", f"{folder}/vit-s16.safetensors", 4))]:
         one, two = Worker(ours(*words), 1), Worker(ours(*words), 2)
         one.run(), two.run()
         rounds = [(one.round(), two.round()) for _ in range(arguments.rounds)]

@@ -71,7 +71,7 @@ def compare(arguments, model, row):
         def their_command(images):
             return [sys.executable, __file__, arguments.threads, model, "vit-s16", SIDE, peer, *images]
 
-        worker = compare.Worker(compare.ours("forward", model, SIDE), arguments.threads)
+        worker = compare.Worker(compare.ours(compare.CPU, "forward", model, SIDE), arguments.threads)
         worker.run()
         sides = {"ours": (our_command, []), "theirs": (their_command, [])}
         alone = []
