@@ -1,6 +1,7 @@
 //! Every operation on an NVIDIA GPU, held to its twin on the CPU: values and gradients, in f32 and, where the network runs
 //! in it, in bf16. Without a GPU the tests say so and pass.
 #![cfg(feature = "cuda")]
+#![allow(clippy::print_stdout)] // to say that a test was skipped
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use vitpcm_ops as ops;
