@@ -8,8 +8,8 @@
 use candle_core::{Device, Tensor, Var};
 use criterion::{Criterion, criterion_group, criterion_main};
 use vitpcm_ops::{
-    DropoutMask, HvBiLstmWeights, LstmWeights, MlpDropout, MlpWeights, ResizeRule, attention, dropout, gelu,
-    hv_bilstm, layer_norm, linear, linear_gelu, max_over_grid, mlp, resize_grid, softmax,
+    DropoutMask, HvBiLstmWeights, LstmWeights, ResizeRule, attention, dropout, gelu, hv_bilstm, layer_norm,
+    linear, linear_gelu, max_over_grid, resize_grid, softmax,
 };
 
 fn noise(dims: &[usize]) -> Tensor {
@@ -47,14 +47,7 @@ fn forward_and_backward(criterion: &mut Criterion) {
     criterion.bench_function("linear and gelu 384-1536, with gradient", |b| {
         b.iter(|| linear_gelu(&x, &weight, Some(&bias))?.sum_all()?.backward());
     });
-    let (back, back_bias) = (variable(&[384, 1536]), variable(&[384]));
     let mask = DropoutMask { key: 1, position: 0, rate: 0.1 };
-    let masks = MlpDropout { hidden: Some(mask), output: Some(mask) };
-    criterion.bench_function("mlp 384-1536-384, with gradient", |b| {
-        let weights =
-            MlpWeights { fc1_weight: &weight, fc1_bias: &bias, fc2_weight: &back, fc2_bias: &back_bias };
-        b.iter(|| mlp(&x, weights, masks)?.sum_all()?.backward());
-    });
     criterion.bench_function("dropout 384", |b| b.iter(|| dropout(&x, mask)));
     let direction = || LstmWeights {
         weight_ih: variable(&[768, 384]),

@@ -19,23 +19,31 @@ use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 /// qkv `[B, N, 3·D]`: queries, keys and values one after the other, each head-major, as timm's fused `qkv`
 /// layer emits them; result `[B, N, D]`, head-major.
 pub fn attention(qkv: &Tensor, num_heads: usize) -> Result<Tensor> {
-    let (batch, tokens, packed) = qkv.dims3()?;
-    if num_heads == 0 || packed == 0 || packed % (3 * num_heads) != 0 {
-        bail!("attention: qkv has {packed} features, which do not split into 3 x {num_heads} heads");
-    }
-    let shape = AttentionShape { batch, tokens, heads: num_heads, head_dim: packed / (3 * num_heads) };
-    // The CUDA kernels move four features at a time.
-    if !has_kernels(&[qkv]) || (qkv.device().is_cuda() && !shape.head_dim.is_multiple_of(4)) {
+    let shape = shape_of(qkv, num_heads)?;
+    if !has_attention_kernels(qkv, shape.head_dim) {
         return composed::attention(qkv, num_heads);
     }
     let log_sums = if qkv.track_op() { LogSums::Keep(Mutex::new(Vec::new())) } else { LogSums::Drop };
     qkv.contiguous()?.apply_op1(Attention { shape, log_sums })
 }
 
-/// Attention without a graph, and what [`Attention::bwd`] needs of it.
-pub(crate) fn attention_to_go_back(qkv: &Tensor, num_heads: usize) -> Result<(Tensor, Attention)> {
+fn shape_of(qkv: &Tensor, num_heads: usize) -> Result<AttentionShape> {
     let (batch, tokens, packed) = qkv.dims3()?;
-    let shape = AttentionShape { batch, tokens, heads: num_heads, head_dim: packed / (3 * num_heads) };
+    if num_heads == 0 || packed == 0 || packed % (3 * num_heads) != 0 {
+        bail!("attention: qkv has {packed} features, which do not split into 3 x {num_heads} heads");
+    }
+    Ok(AttentionShape { batch, tokens, heads: num_heads, head_dim: packed / (3 * num_heads) })
+}
+
+/// Whether there are kernels for a tensor of this device and type with heads of so many features: those of CUDA move four
+/// features at a time.
+pub(crate) fn has_attention_kernels(x: &Tensor, head_dim: usize) -> bool {
+    has_kernels(&[x]) && (!x.device().is_cuda() || head_dim.is_multiple_of(4))
+}
+
+/// Attention without a graph, for tensors that [`has_attention_kernels`], and what [`Attention::bwd`] needs of it.
+pub(crate) fn attention_to_go_back(qkv: &Tensor, num_heads: usize) -> Result<(Tensor, Attention)> {
+    let shape = shape_of(qkv, num_heads)?;
     let operation = Attention { shape, log_sums: LogSums::Keep(Mutex::new(Vec::new())) };
     Ok((qkv.apply_op1_no_bwd(&operation)?, operation))
 }

@@ -63,6 +63,14 @@ pub fn dropout(x: &Tensor, mask: DropoutMask) -> Result<Tensor> {
     }
 }
 
+/// [`dropout`] where there is a mask.
+pub(crate) fn dropped(x: Tensor, mask: Option<DropoutMask>) -> Result<Tensor> {
+    match mask {
+        Some(mask) => dropout(&x, mask),
+        None => Ok(x),
+    }
+}
+
 struct Dropout(DropoutMask);
 
 impl Dropout {

@@ -73,11 +73,7 @@ impl Linear {
         bias: Option<&[f32]>,
     ) -> Result<(CpuStorage, Shape)> {
         let (out_features, in_features) = weight.1.shape().dims2()?;
-        let mut dims = x.1.dims().to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = out_features;
-        }
-        let shape = Shape::from(dims);
+        let shape = result_shape(x.1, out_features);
         let mut y = output(shape.elem_count());
         let linear =
             LinearShape { rows: shape.elem_count() / out_features.max(1), in_features, out_features };
@@ -99,10 +95,7 @@ impl Linear {
         bias: Option<View<'_>>,
     ) -> Result<(candle_core::CudaStorage, Shape)> {
         let (out_features, in_features) = weight.1.shape().dims2()?;
-        let mut dims = x.1.dims().to_vec();
-        if let Some(last) = dims.last_mut() {
-            *last = out_features;
-        }
+        let result = result_shape(x.1, out_features);
         let (x, weight) = (View::new(x.0, x.1)?, View::new(weight.0, weight.1)?);
         let shape = LinearShape { rows: x.len / in_features.max(1), in_features, out_features };
         use cuda::elementwise::Tail as After;
@@ -116,7 +109,7 @@ impl Linear {
                 cuda::elementwise::gelu(&cuda::linear::forward(shape, &x, &weight, None)?.view())?
             }
         };
-        Ok((y.into_storage(), dims.into()))
+        Ok((y.into_storage(), result))
     }
 
     /// The gradients of x and weight that the graph asks for.
@@ -133,6 +126,15 @@ impl Linear {
         let grad_weight = weight.track_op().then(|| weight_gradient(x, weight, grad_y)).transpose()?;
         Ok((grad_x, grad_weight))
     }
+}
+
+/// The shape of x with the last dimension replaced.
+fn result_shape(x: &Layout, out_features: usize) -> Shape {
+    let mut dims = x.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = out_features;
+    }
+    dims.into()
 }
 
 fn shape_of(weight: &Tensor, grad_y: &Tensor) -> Result<LinearShape> {

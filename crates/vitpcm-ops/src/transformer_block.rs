@@ -10,13 +10,11 @@ use candle_core::{
 };
 
 use crate::add_scaled::{add_scaled, branch_gradient, scale_gradient};
-use crate::attention::{Attention, attention, attention_to_go_back};
-use crate::dropout::DropoutMask;
+use crate::attention::{Attention, attention, attention_to_go_back, has_attention_kernels};
+use crate::dropout::{DropoutMask, dropped};
 use crate::gelu::{Gelu, gelu};
 use crate::layer_norm::{gradients as norm_gradients, layer_norm_to};
-use crate::linear::{bias_gradient, linear, weight_gradient, x_gradient};
-use crate::mlp::{MlpDropout, MlpWeights, dropped, linear_dropout, mlp};
-use crate::tensors::has_kernels;
+use crate::linear::{bias_gradient, linear, linear_gelu, weight_gradient, x_gradient};
 
 /// A weight and its bias: of a linear layer `[out, in]` and `[out]`, of a norm `[d]` and `[d]`.
 #[derive(Debug, Clone)]
@@ -132,8 +130,9 @@ pub fn transformer_block(
     gradients: Option<&ParameterGradients>,
 ) -> Result<Tensor> {
     let is_trained = weights.tensors().chain([x]).any(Tensor::track_op);
+    let head_dim = x.dim(2)? / options.heads.max(1);
     match gradients {
-        Some(gradients) if is_trained && has_kernels(&[x]) => {
+        Some(gradients) if is_trained && has_attention_kernels(x, head_dim) => {
             as_one_operation(x, weights, options, gradients)
         }
         _ => by_single_operations(x, weights, options),
@@ -155,20 +154,13 @@ fn as_one_operation(
 fn by_single_operations(x: &Tensor, weights: &BlockWeights, options: &BlockOptions) -> Result<Tensor> {
     let [after_attention, within_mlp, after_mlp] = options.dropout;
     let qkv = weights.qkv.apply(&weights.norm1.normalise(x, options)?)?;
-    let attended = attention(&qkv, options.heads)?;
-    let Affine { weight, bias } = &weights.projection;
-    let branch = linear_dropout(&attended, weight, bias, after_attention)?;
-    let x = add_scaled(x, &branch, weights.scale1.as_ref())?;
+    let attended = weights.projection.apply(&attention(&qkv, options.heads)?)?;
+    let x = add_scaled(x, &dropped(attended, after_attention)?, weights.scale1.as_ref())?;
 
-    let mlp_weights = MlpWeights {
-        fc1_weight: &weights.fc1.weight,
-        fc1_bias: &weights.fc1.bias,
-        fc2_weight: &weights.fc2.weight,
-        fc2_bias: &weights.fc2.bias,
-    };
-    let masks = MlpDropout { hidden: within_mlp, output: after_mlp };
-    let branch = mlp(&weights.norm2.normalise(&x, options)?, mlp_weights, masks)?;
-    add_scaled(&x, &branch, weights.scale2.as_ref())
+    let normed = weights.norm2.normalise(&x, options)?;
+    let hidden = linear_gelu(&normed, &weights.fc1.weight, Some(&weights.fc1.bias))?;
+    let out = weights.fc2.apply(&dropped(hidden, within_mlp)?)?;
+    add_scaled(&x, &dropped(out, after_mlp)?, weights.scale2.as_ref())
 }
 
 /// A block on its way through the graph: what backward needs of forward. Norms, GELU and dropout are computed again.

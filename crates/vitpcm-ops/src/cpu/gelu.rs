@@ -23,10 +23,9 @@ pub(crate) fn backward(path: SimdPath, x: &[f32], grad_output: &[f32], grad_x: &
     chunks.for_each(|((x, grad_output), grad_x)| path.run(Backward { x, grad_output, grad_x }));
 }
 
-/// Of one chunk.
-pub(crate) struct Forward<'a> {
-    pub(crate) x: &'a [f32],
-    pub(crate) output: &'a mut [f32],
+struct Forward<'a> {
+    x: &'a [f32],
+    output: &'a mut [f32],
 }
 
 impl Kernel for Forward<'_> {
@@ -44,11 +43,10 @@ impl Kernel for Forward<'_> {
     }
 }
 
-/// Of one chunk.
-pub(crate) struct Backward<'a> {
-    pub(crate) x: &'a [f32],
-    pub(crate) grad_output: &'a [f32],
-    pub(crate) grad_x: &'a mut [f32],
+struct Backward<'a> {
+    x: &'a [f32],
+    grad_output: &'a [f32],
+    grad_x: &'a mut [f32],
 }
 
 impl Kernel for Backward<'_> {

@@ -10,7 +10,6 @@ pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod lstm;
 pub(crate) mod matmul;
-pub(crate) mod mlp;
 #[cfg(test)]
 mod naive;
 pub(crate) mod pooling;
