@@ -21,15 +21,20 @@
 //! ```
 
 mod coco;
+mod cvat;
 mod destination;
 mod error;
 mod exporter;
 mod filling;
 mod format;
+mod label_studio;
 mod labelled_image;
+mod labelme;
 mod outlines;
 mod parts;
 mod polygons;
+mod score_dictionary;
+mod voc;
 mod yolo;
 
 pub use destination::{Destination, Folder, Memory, Zip};
