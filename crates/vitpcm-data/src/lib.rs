@@ -43,6 +43,7 @@ pub mod views;
 mod voc;
 mod xml_text;
 
+pub use coco::{CocoMasks, read_coco_masks};
 pub use colour::{Brightness, ColourChange};
 pub use dataset::{Dataset, Difficult, OpenOptions, SameName, TagSource, TaggedImage};
 pub use drawn_scenes::{DrawnScenes, Scene};

@@ -4,6 +4,7 @@
 use crate::parts::Parts;
 use crate::polygons::PolygonPart;
 use std::ops::Range;
+use vitpcm_masks::{LabelMap, MAX_MASK_PIXELS};
 
 /// Visits the spans of pixels inside the rings, as row and range of columns, clipped to the image.
 pub(crate) fn for_each_span(
@@ -46,4 +47,43 @@ pub(crate) fn num_common_pixels(parts: &Parts, polygon: &PolygonPart) -> (u64, u
         common += row[columns].iter().filter(|&&part| part == polygon.part).count() as u64;
     });
     (common, filled)
+}
+
+/// A label map that grows object by object.
+pub(crate) struct Canvas {
+    width: usize,
+    height: usize,
+    labels: Vec<u8>,
+}
+
+impl Canvas {
+    /// All background. The size is a file's word: larger masks than are read anywhere else are refused.
+    pub(crate) fn new(width: usize, height: usize) -> Result<Canvas, String> {
+        match width.checked_mul(height).filter(|num_pixels| (1..=MAX_MASK_PIXELS).contains(num_pixels)) {
+            Some(num_pixels) => Ok(Canvas { width, height, labels: vec![0; num_pixels] }),
+            None => Err(format!("{width}×{height} pixels; expected 1 to {MAX_MASK_PIXELS} in all")),
+        }
+    }
+
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.width, self.height)
+    }
+
+    /// Paints a polygon over what is there.
+    pub(crate) fn polygon(&mut self, outline: Vec<(f64, f64)>, label: u8) {
+        for_each_span((self.width, self.height), &[outline], |y, columns| {
+            self.labels[y * self.width..][columns].fill(label);
+        });
+    }
+
+    /// Paints one pixel, unless it lies outside.
+    pub(crate) fn pixel(&mut self, x: usize, y: usize, label: u8) {
+        if x < self.width && y < self.height {
+            self.labels[y * self.width + x] = label;
+        }
+    }
+
+    pub(crate) fn into_map(self) -> LabelMap {
+        LabelMap::new(self.width, self.height, self.labels).expect("one label a pixel")
+    }
 }

@@ -64,7 +64,7 @@ impl ExportFormat {
 
     /// Whether the tool wants the image itself beside its labels.
     pub fn holds_images(self) -> bool {
-        matches!(self, ExportFormat::Yolo | ExportFormat::Voc)
+        matches!(self, ExportFormat::Yolo | ExportFormat::Labelme | ExportFormat::Voc)
     }
 }
 
@@ -105,8 +105,6 @@ pub struct ExportOptions {
     pub unsure_below: Option<f32>,
     /// What Label Studio's `image` fields begin with; the file name follows.
     pub image_prefix: String,
-    /// Where Labelme's JSON files find the images: the file name follows.
-    pub labelme_image_prefix: String,
     /// Said to have made the labels, where a format has a place for that.
     pub made_by: String,
 }
@@ -120,7 +118,6 @@ impl Default for ExportOptions {
             min_area: 0,
             unsure_below: None,
             image_prefix: "/data/local-files/?d=".to_string(),
-            labelme_image_prefix: String::new(),
             made_by: concat!("vitpcm ", env!("CARGO_PKG_VERSION")).to_string(),
         }
     }

@@ -1,4 +1,4 @@
-//! What is exported: one image's name, its mask and, where they are known, its scores and its own file.
+//! What is exported: one image's name and mask, its scores where they are known, and its own file.
 
 use crate::ExportError;
 use std::path::Path;
@@ -14,8 +14,6 @@ pub struct LabelledImage<'a> {
     pub mask: &'a LabelMap,
     /// Scores, for the formats that use them.
     pub scores: Option<Scores<'a>>,
-    /// The image itself, for the formats that want it beside its labels.
-    pub photograph: Photograph<'a>,
 }
 
 /// Scores on the grid, and how grid and image lie on each other.
@@ -43,12 +41,10 @@ pub enum Photograph<'a> {
 impl LabelledImage<'_> {
     /// The file name without its extension: what masks and labels are called.
     pub fn name(&self) -> &str {
-        let (folder, file) = self.file_name.rsplit_once('/').map_or(("", self.file_name), |(f, n)| (f, n));
-        match file.rsplit_once('.') {
-            Some((stem, _)) if !stem.is_empty() => {
-                &self.file_name[..folder.len() + usize::from(!folder.is_empty()) + stem.len()]
-            }
-            _ => self.file_name,
+        let start = self.file_name.rfind('/').map_or(0, |slash| slash + 1);
+        match self.file_name[start..].rfind('.') {
+            None | Some(0) => self.file_name,
+            Some(dot) => &self.file_name[..start + dot],
         }
     }
 
