@@ -1,15 +1,20 @@
 //! `vitpcm`: from image tags to pixel masks. One subcommand is one file; this one says which there are, and turns
 //! what they return into an exit code.
 
+mod class_names;
+mod completions;
 mod config_file;
 mod crf_options;
 mod data_inspect;
 mod demo;
 mod demo_report;
 mod evaluate;
+mod export;
 mod image_inputs;
 mod interrupt;
 mod line_chart;
+mod man;
+mod mask_exports;
 mod mask_formats;
 mod model_convert;
 mod model_inspect;
@@ -52,12 +57,18 @@ enum Command {
     Refine(refine::Args),
     /// Score predicted masks against true ones
     Evaluate(evaluate::Args),
+    /// Finished masks in the formats of other tools: COCO, YOLO, Label Studio, CVAT, Labelme, VOC, PSA, IRN
+    Export(export::Args),
     /// Look at a data set
     #[command(subcommand)]
     Data(DataCommand),
     /// Look at models and weights
     #[command(subcommand)]
     Model(ModelCommand),
+    /// Completion of commands and options for a shell
+    Completions(completions::Args),
+    /// Manual pages of all commands
+    Man(man::Args),
 }
 
 #[derive(Subcommand)]
@@ -114,6 +125,9 @@ fn run(cli: Cli, ranks: &Ranks) -> anyhow::Result<Outcome> {
         Command::Segment(args) => segment::segment(&args, &session),
         Command::Refine(args) => refine::refine(&args, &session),
         Command::Evaluate(args) => evaluate::evaluate(&args, &session),
+        Command::Export(args) => export::export(&args, &session),
+        Command::Completions(args) => completions::completions(&args, Cli::command()),
+        Command::Man(args) => man::man(&args, Cli::command(), &session),
         Command::Data(DataCommand::Inspect(args)) => data_inspect::inspect(&args, &session),
         Command::Model(ModelCommand::Inspect(args)) => model_inspect::inspect(&args),
         Command::Model(ModelCommand::Convert(args)) => model_convert::convert(&args, &session),

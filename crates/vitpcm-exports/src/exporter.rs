@@ -45,8 +45,7 @@ impl Encoder {
         if options.min_area > 1 {
             mask = Cow::Owned(without_specks(&mask, options.min_area));
         }
-        let knows_255 = matches!(format, ExportFormat::Png | ExportFormat::Voc | ExportFormat::Cvat);
-        if let Some(threshold) = options.unsure_below.filter(|_| knows_255) {
+        if let Some(threshold) = options.unsure_below.filter(|_| format.knows_255()) {
             mask = Cow::Owned(voc::with_unsure_pixels(&mask, self.scores(image)?, threshold));
         }
         let name = image.name().to_string();

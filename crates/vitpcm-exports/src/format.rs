@@ -62,6 +62,11 @@ impl ExportFormat {
         matches!(self, ExportFormat::Psa | ExportFormat::Irn)
     }
 
+    /// Whether 255 is kept as what it is: a pixel of unknown class. Elsewhere it becomes background.
+    pub fn knows_255(self) -> bool {
+        matches!(self, ExportFormat::Png | ExportFormat::Voc | ExportFormat::Cvat)
+    }
+
     /// Whether the tool wants the image itself beside its labels.
     pub fn holds_images(self) -> bool {
         matches!(self, ExportFormat::Yolo | ExportFormat::Labelme | ExportFormat::Voc)

@@ -266,7 +266,7 @@ mod tests {
             }
             painted(&map, polygons.iter().map(|part| (part.label, vec![real(&part.bridged())])));
         }
-        assert!(num_simplified * 3 < num_exact, "{num_simplified} corners of {num_exact}");
+        assert!(num_simplified * 2 < num_exact, "{num_simplified} corners of {num_exact}");
     }
 
     #[test]
