@@ -6,10 +6,14 @@ use clap::Command;
 use clap_complete::Shell;
 
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  \
+#[command(after_help = "Example, to paste (bash; a new shell knows it):\n  \
     mkdir -p ~/.local/share/bash-completion/completions\n  \
     vitpcm completions bash > ~/.local/share/bash-completion/completions/vitpcm\n\n\
-    zsh, fish, elvish and PowerShell: docs/install-completions in docs/exports.md")]
+    Other shells:\n  \
+    vitpcm completions zsh > ~/.zfunc/_vitpcm     (and fpath+=~/.zfunc in ~/.zshrc)\n  \
+    vitpcm completions fish > ~/.config/fish/completions/vitpcm.fish\n  \
+    vitpcm completions elvish >> ~/.config/elvish/rc.elv\n  \
+    vitpcm completions powershell >> $PROFILE")]
 pub(crate) struct Args {
     /// The shell
     #[arg(value_name = "SHELL")]

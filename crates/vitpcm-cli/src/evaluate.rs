@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use vitpcm_masks::{Classes, ConfusionMatrix, MaskPairs, Scores, confusion_svg, evaluate_pairs};
 
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  vitpcm evaluate --pred out/masks --truth VOC2012/SegmentationClass --classes voc \
-                        --list VOC2012/ImageSets/Segmentation/val.txt --picture confusion.svg"
-)]
+#[command(after_help = "Example, to paste (the first line draws masks to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm evaluate --pred scenes/masks --truth scenes/masks\n\n\
+    With your own files:\n  \
+    vitpcm evaluate --pred masks --truth VOC2012/SegmentationClass --classes voc")]
 pub(crate) struct Args {
     /// Folder of predicted masks (PNG, one class index a pixel; 255: unlabelled, counts as wrong)
     #[arg(long, value_name = "DIR")]

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use vitpcm_exports::{ExportError, ExportFormat, MaskSet};
 
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  \
-    vitpcm export masks --images photos --out exports --format coco,yolo\n  \
-    vitpcm export masks --out exports --format coco --coco-shape polygons --min-area 100\n  \
-    vitpcm export instances.json --out masks --format png\n\n\
+#[command(after_help = "Example, to paste (the first line draws masks to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm export scenes/masks --classes scenes/classes.txt --images scenes/images \\\n    \
+    --out exports --format coco,yolo,labelme\n  \
+    vitpcm export exports/coco --out again --format png\n\n\
     What each format looks like, and how its tool takes it in: docs/exports.md")]
 pub(crate) struct Args {
     /// The masks: a folder of mask PNGs, of the VOC layout, of YOLO or of Labelme files; a COCO or Label Studio JSON

@@ -36,7 +36,10 @@ use vitpcm_train::Ranks;
 /// Pixel masks from image tags: weakly supervised segmentation after ViT-PCM (ECCV 2022).
 #[derive(Parser)]
 #[command(name = "vitpcm", version, max_term_width = 100, args_override_self = true)]
-#[command(after_help = "Exit codes: 0 done; 1 some inputs failed, the rest is done; 2 wrong usage or \
+#[command(after_help = "Example, to paste (each command's --help has its own):\n  \
+                        vitpcm demo --data-only scenes\n  \
+                        vitpcm data inspect scenes\n\n\
+                        Exit codes: 0 done; 1 some inputs failed, the rest is done; 2 wrong usage or \
                         configuration; 3 nothing could be done; 130 interrupted, state saved.")]
 struct Cli {
     #[command(subcommand)]
@@ -61,9 +64,15 @@ enum Command {
     Export(export::Args),
     /// Look at a data set
     #[command(subcommand)]
+    #[command(after_help = "Example, to paste:\n  \
+        vitpcm demo --data-only scenes\n  \
+        vitpcm data inspect scenes")]
     Data(DataCommand),
     /// Look at models and weights
     #[command(subcommand)]
+    #[command(after_help = "Example, to paste:\n  \
+        vitpcm model random --backbone vit-nano16 --out random.safetensors\n  \
+        vitpcm model inspect random.safetensors")]
     Model(ModelCommand),
     /// Completion of commands and options for a shell
     Completions(completions::Args),

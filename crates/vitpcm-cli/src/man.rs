@@ -8,7 +8,7 @@ use clap::Command;
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  \
+#[command(after_help = "Example, to paste (then: man vitpcm-segment):\n  \
     vitpcm man --out ~/.local/share/man/man1")]
 pub(crate) struct Args {
     /// Folder for the pages: vitpcm.1, vitpcm-segment.1, …

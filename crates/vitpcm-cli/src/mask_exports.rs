@@ -288,5 +288,6 @@ fn encoded(encoder: &Encoder, image: &Finished<'_>, needs_scores: bool) -> anyho
     };
     let scores =
         stored.as_ref().map(|stored| Scores { on_grid: &stored.scores, alignment: stored.alignment });
-    Ok(encoder.encode(&LabelledImage { file_name: &image.file_name, mask: &mask, scores })?)
+    let (file_name, photograph) = (image.file_name.as_str(), Photograph::Elsewhere);
+    Ok(encoder.encode(&LabelledImage { file_name, mask: &mask, scores, photograph })?)
 }

@@ -18,9 +18,10 @@ use vitpcm_data::{ImageLimits, read_image};
 use vitpcm_masks::StoredScores;
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  \
-    vitpcm segment photos --model model.safetensors --out masks --format npz\n  \
-    vitpcm refine --images photos --scores masks/npz --out refined --crf-preset deeplab")]
+#[command(after_help = "Example, to paste (the first line draws images to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm segment scenes/images/scene-0001.png --out masks --format npz\n  \
+    vitpcm refine --images scenes/images --scores masks/npz --out refined")]
 pub(crate) struct Args {
     /// Folder of the images
     #[arg(long, value_name = "DIR")]

@@ -27,10 +27,13 @@ use vitpcm_train::Ranks;
 const IN_FLIGHT: usize = 2;
 
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  \
-    vitpcm segment cat.jpg street.jpg --out masks --format png,overlay\n  \
-    vitpcm segment photos --model runs/mine/model.safetensors --predict-tags --out masks --format png,overlay\n  \
-    vitpcm segment VOC2012 --model model.safetensors --tags-file VOC2012 --crf --out pseudo-masks")]
+#[command(after_help = "Example, to paste (the first line draws images to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm segment scenes/images/scene-0001.png --out masks --format png,overlay\n\n\
+    With your own files:\n  \
+    vitpcm segment cat.jpg street.jpg --tags cat,car --out masks\n  \
+    vitpcm segment photos --out masks --format png,overlay,coco,yolo\n  \
+    vitpcm segment VOC2012 --tags-file VOC2012 --crf --out pseudo-masks")]
 pub(crate) struct Args {
     /// Images, or folders of images (at any depth)
     #[arg(required = true, value_name = "PATH")]

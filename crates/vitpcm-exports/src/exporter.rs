@@ -134,13 +134,13 @@ impl<D: Destination> Exporter<D> {
         self.encoder.clone()
     }
 
-    /// Adds an image; formats that hold images take the photograph in.
-    pub fn add(&mut self, image: &LabelledImage<'_>, photograph: Photograph<'_>) -> Result<(), ExportError> {
+    /// Adds an image.
+    pub fn add(&mut self, image: &LabelledImage<'_>) -> Result<(), ExportError> {
         let encoded = self.encoder.encode(image)?;
-        self.add_encoded(encoded, photograph)
+        self.add_encoded(encoded, image.photograph)
     }
 
-    /// Adds an image that this export's encoder has encoded.
+    /// Adds an image that this export's encoder has encoded; formats that hold images take the photograph in.
     pub fn add_encoded(
         &mut self,
         image: EncodedImage,

@@ -14,6 +14,8 @@ pub struct LabelledImage<'a> {
     pub mask: &'a LabelMap,
     /// Scores, for the formats that use them.
     pub scores: Option<Scores<'a>>,
+    /// The image itself, for the formats that want it beside its labels.
+    pub photograph: Photograph<'a>,
 }
 
 /// Scores on the grid, and how grid and image lie on each other.

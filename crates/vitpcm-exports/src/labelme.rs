@@ -4,8 +4,9 @@
 use crate::filling::Canvas;
 use crate::format::{ExportOptions, Objects};
 use crate::parts::Parts;
+use crate::pixel_polygons::pixel_polygon_parts;
 use crate::png_pixels;
-use crate::polygons::polygon_parts;
+use crate::polygons::PolygonPart;
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde::{Deserialize, Serialize};
 use vitpcm_masks::{Classes, IGNORE, LabelMap};
@@ -31,7 +32,7 @@ struct Flags {}
 #[derive(Serialize)]
 struct Shape<'a> {
     label: &'a str,
-    points: Vec<(i32, i32)>,
+    points: Vec<(f64, f64)>,
     group_id: Option<u32>,
     description: &'a str,
     shape_type: &'a str,
@@ -47,10 +48,10 @@ pub(crate) fn file(file_name: &str, map: &LabelMap, classes: &Classes, options: 
         Objects::Parts => None,
         Objects::Classes => grouping.object_of_part[part as usize].map(|object| object + 1),
     };
-    let polygons = polygon_parts(map, options.polygon_error);
-    let shape = |polygon: &crate::polygons::PolygonPart| Shape {
+    let polygons = pixel_polygon_parts(map, options.polygon_error);
+    let shape = |polygon: &PolygonPart| Shape {
         label: &classes.names()[usize::from(polygon.label)],
-        points: polygon.bridged(),
+        points: polygon.outline_of_centres(),
         group_id: group_of_part(polygon.part),
         description: "",
         shape_type: "polygon",
@@ -133,9 +134,9 @@ impl ReadFile {
 impl ReadShape {
     fn paint(&self, canvas: &mut Canvas, label: u8) -> Result<(), String> {
         match (self.shape_type.as_deref().unwrap_or("polygon"), &self.points[..]) {
-            ("polygon", points) => canvas.polygon(points.to_vec(), label),
+            ("polygon", points) => canvas.polygon(points, label),
             ("rectangle", &[(x0, y0), (x1, y1)]) => {
-                canvas.polygon(vec![(x0, y0), (x1, y0), (x1, y1), (x0, y1)], label);
+                canvas.polygon(&[(x0, y0), (x1, y0), (x1, y1), (x0, y1)], label);
             }
             ("mask", &[(left, top), ..]) => {
                 let text = self.mask.as_deref().ok_or("a shape of type `mask` without one")?;

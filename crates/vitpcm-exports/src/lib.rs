@@ -13,8 +13,8 @@
 //! let classes = Classes::from_names(["dog"])?;
 //! let archive = Zip::new(std::io::Cursor::new(Vec::new()));
 //! let mut export = Exporter::begin(ExportFormat::Coco, &classes, &ExportOptions::default(), archive)?;
-//! let image = LabelledImage { file_name: "dog.jpg", mask: &mask, scores: None };
-//! export.add(&image, Photograph::Elsewhere)?;
+//! let photograph = Photograph::Elsewhere;
+//! export.add(&LabelledImage { file_name: "dog.jpg", mask: &mask, scores: None, photograph })?;
 //! let bytes: Vec<u8> = export.finish()?.finish()?.into_inner();
 //! assert_eq!(bytes[..2], *b"PK");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -33,6 +33,7 @@ mod labelme;
 mod mask_set;
 mod outlines;
 mod parts;
+mod pixel_polygons;
 mod png_pixels;
 mod polygons;
 mod score_dictionary;

@@ -82,10 +82,10 @@ impl MaskSetFormat {
                 MaskSetFormat::Coco
             } else if has(label_studio::TASKS_FILE) {
                 MaskSetFormat::LabelStudio
+            } else if is_labelme_folder(path)? {
+                MaskSetFormat::Labelme
             } else if !mask_files(path)?.is_empty() {
                 MaskSetFormat::Png
-            } else if !json_files(path)?.is_empty() {
-                MaskSetFormat::Labelme
             } else {
                 return Err(unknown());
             });
@@ -318,6 +318,14 @@ fn json_files(folder: &Path) -> Result<Vec<PathBuf>, ExportError> {
         }
     }
     Ok(files)
+}
+
+/// Images, which may be PNG files, lie beside Labelme's files; the first of those tells.
+fn is_labelme_folder(folder: &Path) -> Result<bool, ExportError> {
+    match json_files(folder)?.first() {
+        Some(path) => Ok(labelme::ReadFile::parse(&read(path)?).is_ok()),
+        None => Ok(false),
+    }
 }
 
 fn labelme_files(path: &Path) -> Result<Found, ExportError> {

@@ -2,7 +2,7 @@
 //! shares of width and height), and `data.yaml`. Classes count from 0 without the background.
 
 use crate::filling::Canvas;
-use crate::polygons::polygon_parts;
+use crate::pixel_polygons::pixel_polygon_parts;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use vitpcm_masks::{Classes, LabelMap};
@@ -36,17 +36,17 @@ pub(crate) fn data_yaml(classes: &Classes) -> String {
 pub(crate) fn labels(map: &LabelMap, polygon_error: f64) -> String {
     let (width, height) = (map.width() as f64, map.height() as f64);
     let mut text = String::new();
-    for part in polygon_parts(map, polygon_error) {
+    for part in pixel_polygon_parts(map, polygon_error) {
         let _ = write!(text, "{}", part.label - 1);
-        for (x, y) in part.bridged() {
-            let _ = write!(text, " {} {}", share(f64::from(x) / width), share(f64::from(y) / height));
+        for (x, y) in part.outline_of_centres() {
+            let _ = write!(text, " {} {}", share(x / width), share(y / height));
         }
         text.push('\n');
     }
     text
 }
 
-/// Six decimals hold a thousandth of a pixel of any image up to 500 pixels, and a tenth of one up to 50,000.
+/// Six decimals put a centre into its pixel again in images of up to 500,000 pixels a side.
 fn share(value: f64) -> String {
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_string()
@@ -123,20 +123,14 @@ pub(crate) fn read_mask(
             ));
         }
         let corner = |pair: &[f64]| (pair[0] * width as f64, pair[1] * height as f64);
-        let outline: Vec<(f64, f64)> = numbers[1..].chunks_exact(2).map(corner).map(to_corner).collect();
+        let outline: Vec<(f64, f64)> = numbers[1..].chunks_exact(2).map(corner).collect();
         objects.push((area(&outline), class as u8 + 1, outline));
     }
     objects.sort_by(|a, b| b.0.total_cmp(&a.0));
     for (_, label, outline) in objects {
-        canvas.polygon(outline, label);
+        canvas.polygon(&outline, label);
     }
     Ok(canvas.into_map())
-}
-
-/// Shares of six decimals are a little off; a corner of pixels that is meant is hit again.
-fn to_corner((x, y): (f64, f64)) -> (f64, f64) {
-    let snapped = |value: f64| if (value - value.round()).abs() < 0.02 { value.round() } else { value };
-    (snapped(x), snapped(y))
 }
 
 fn area(outline: &[(f64, f64)]) -> f64 {

@@ -58,20 +58,21 @@ fn there_and_back(
     options: &ExportOptions,
 ) -> MaskSet {
     let out = folder.join(format.name());
-    let add_all = |add: &mut dyn FnMut(&LabelledImage<'_>, Photograph<'_>)| {
+    let add_all = |add: &mut dyn FnMut(&LabelledImage<'_>)| {
         for Example { file_name, mask, photograph } in examples {
-            add(&LabelledImage { file_name, mask, scores: None }, Photograph::Link(photograph));
+            let photograph = Photograph::Link(photograph);
+            add(&LabelledImage { file_name, mask, scores: None, photograph });
         }
     };
     if format == ExportFormat::Cvat {
         let archive = Zip::new(File::create(folder.join("cvat.zip")).unwrap());
         let mut export = Exporter::begin(format, classes, options, archive).unwrap();
-        add_all(&mut |image, photograph| export.add(image, photograph).unwrap());
+        add_all(&mut |image| export.add(image).unwrap());
         export.finish().unwrap().finish().unwrap();
         return MaskSet::open(&folder.join("cvat.zip"), None, None).unwrap();
     }
     let mut export = Exporter::begin(format, classes, options, Folder::new(&out)).unwrap();
-    add_all(&mut |image, photograph| export.add(image, photograph).unwrap());
+    add_all(&mut |image| export.add(image).unwrap());
     export.finish().unwrap();
     let pictures = examples[0].photograph.parent().unwrap();
     let images = (format == ExportFormat::LabelStudio).then_some(pictures);
