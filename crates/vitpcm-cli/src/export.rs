@@ -12,8 +12,8 @@ use vitpcm_exports::{ExportError, ExportFormat, MaskSet};
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws masks to try it on):\n  \
     vitpcm demo --data-only scenes\n  \
-    vitpcm export scenes/masks --classes scenes/classes.txt --images scenes/images \\\n    \
-    --out exports --format coco,yolo,labelme\n  \
+    vitpcm export scenes/masks --classes scenes/classes.txt \\\n    \
+    --images scenes/images --out exports --format coco,yolo,labelme\n  \
     vitpcm export exports/coco --out again --format png\n\n\
     What each format looks like, and how its tool takes it in: docs/exports.md")]
 pub(crate) struct Args {

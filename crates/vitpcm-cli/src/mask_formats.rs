@@ -104,7 +104,7 @@ impl Format {
             Format::Heatmap => out.join(format!("heatmap/{name}")),
             Format::Npy => out.join(format!("npy/{name}.npy")),
             Format::Npz => out.join(format!("npz/{name}.npz")),
-            Format::Export(_) => unreachable!("exports are not written image by image"),
+            Format::Export(export) => out.join(export.name()),
         }
     }
 
@@ -144,6 +144,7 @@ impl Format {
                     heat_map(results.scores_on_grid, class, image_size).write_png(&file)?;
                 }
             }
+            // Nothing image by image: `written_per_image` leaves exports out.
             Format::Export(_) => {}
         }
         Ok(())

@@ -125,6 +125,34 @@ fn an_export_leaves_out_what_failed_and_says_so() {
     check_same_masks(&scenes.path("out/coco"), None, &scenes.path("out"), 6);
 }
 
+#[cfg(unix)]
+#[test]
+fn after_an_interruption_the_exports_hold_what_is_done_and_later_the_rest() {
+    let scenes = Scenes::with_model();
+    DrawnScenes { seed: 4, side: 64 }.write(&scenes.path("many"), 150, 1).unwrap();
+    let [images, model, out] = ["many/images", "model.safetensors", "out"].map(|name| scenes.text(name));
+    let arguments =
+        ["segment", &images, "--model", &model, "--out", &out, "--size", "64", "--format", "coco,cvat"];
+    let mut segment = Command::new(env!("CARGO_BIN_EXE_vitpcm")).args(arguments).spawn().unwrap();
+    while !scenes.path("out/scene-0003.png").is_file() && segment.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let interrupted = Command::new("kill").args(["-INT", &segment.id().to_string()]).status().unwrap();
+    let code = segment.wait().unwrap().code();
+    assert!(!interrupted.success() || code == Some(130) || code == Some(0), "{code:?}");
+    let num_done = std::fs::read_dir(scenes.path("out")).unwrap().flatten();
+    let num_done = num_done.filter(|entry| entry.path().extension().is_some_and(|e| e == "png")).count();
+    assert!(num_done >= 4);
+    let check_exports = |num_masks: usize| {
+        for export in ["coco", "cvat/segmentation-mask-1.1.zip"] {
+            check_same_masks(&scenes.path("out").join(export), None, &scenes.path("out"), num_masks);
+        }
+    };
+    check_exports(num_done);
+    check(&[&arguments[..], &["--resume"]].concat(), 0);
+    check_exports(151);
+}
+
 #[test]
 fn masks_go_from_format_to_format() {
     let scenes = Scenes::new();
@@ -169,8 +197,7 @@ fn specks_are_removed_on_request() {
 #[test]
 fn what_cannot_be_exported_is_said_in_one_line() {
     let scenes = Scenes::new();
-    let [masks, classes, out, root] =
-        ["scenes/masks", "scenes/classes.txt", "out", "scenes"].map(|name| scenes.text(name));
+    let [masks, classes, out] = ["scenes/masks", "scenes/classes.txt", "out"].map(|name| scenes.text(name));
     let says = |arguments: &[&str], code: i32, expected: &str| {
         let stderr = check(&[&["export"], arguments, &["--out", &out]].concat(), code);
         assert!(stderr.contains(expected), "{expected} is not in\n{stderr}");
@@ -190,7 +217,6 @@ fn what_cannot_be_exported_is_said_in_one_line() {
     // One mask that is none: the rest is done.
     std::fs::write(scenes.path("scenes/masks/bad.png"), "nothing").unwrap();
     says(&[&masks, "--format", "coco,yolo", "--classes", &classes], 1, "bad.png: not a readable PNG mask");
-    let _ = root;
     let set = MaskSet::open(&scenes.path("out/coco"), None, None).unwrap();
     assert_eq!(set.len(), 6);
     // A class that the list does not have.

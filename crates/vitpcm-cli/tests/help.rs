@@ -39,10 +39,9 @@ fn all_commands() -> Vec<(Vec<String>, String)> {
     commands
 }
 
-/// The lines below "Example, to paste".
+/// The lines below "Example".
 fn pasteable(help: &str) -> Option<String> {
-    let mut lines =
-        help.lines().skip_while(|line| !(line.starts_with("Example") && line.contains("to paste")));
+    let mut lines = help.lines().skip_while(|line| !line.starts_with("Example"));
     lines.next()?;
     let lines: Vec<&str> = lines.take_while(|line| line.starts_with("  ")).collect();
     Some(lines.join("\n"))
@@ -87,7 +86,7 @@ fn every_command_has_a_manual_page_and_every_shell_its_completions() {
             folder.path().join(format!("{}.1", [vec!["vitpcm".to_string()], words].concat().join("-")));
         let text =
             std::fs::read_to_string(&page).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
-        assert!(text.contains(".TH") && text.contains("to paste"), "{}", page.display());
+        assert!(text.contains(".TH") && text.contains("Example"), "{}", page.display());
     }
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = stdout(&["completions", shell]);

@@ -51,9 +51,6 @@ pub(crate) fn num_common_pixels(parts: &Parts, polygon: &PolygonPart) -> (u64, u
     (common, filled)
 }
 
-/// No image has a longer side.
-const MAX_SIDE: f64 = 100_000.0;
-
 /// Visits all pixels of polygons over pixels, inside and on their outlines, clipped to the image; some twice.
 pub(crate) fn for_each_pixel(
     (width, height): (usize, usize),
@@ -120,8 +117,8 @@ impl Canvas {
     /// Paints a polygon over pixels, its outline included, over what is there. Coordinates are cut off to whole
     /// pixels, as the tools do.
     pub(crate) fn polygon(&mut self, outline: &[(f64, f64)], label: u8) {
-        // What is far outside makes no difference; the outline is walked pixel by pixel.
-        let far = 2.0 * MAX_SIDE;
+        // Outlines are walked pixel by pixel: what a hostile file puts far outside is brought nearer.
+        let far = (4 * self.width.max(self.height)).min(1 << 28) as f64;
         let pixel = |&(x, y): &(f64, f64)| (x.clamp(-far, far) as i32, y.clamp(-far, far) as i32);
         let pixels: Vec<Corner> = outline.iter().map(pixel).collect();
         let (width, height) = (self.width, self.height);

@@ -101,8 +101,8 @@ pub struct ExportOptions {
     /// What an object is, for COCO and Label Studio; in Labelme such objects share a group number. YOLO's objects
     /// are always parts.
     pub objects: Objects,
-    /// How far, in pixels, an outline may be from its polygon; less where a small part would lose more than 2 % of
-    /// its IoU ([`MIN_IOU`](crate::MIN_IOU)). 1 halves the corners again after the staircases are gone.
+    /// How far, in pixels, an outline may be from its polygon; less where a small part's IoU would fall under 0.98.
+    /// 0 keeps every turn of the outline; 1, the default, is the least that smooths staircases away.
     pub polygon_error: f64,
     /// Parts of fewer pixels are given to their neighbours first; 0 and 1 leave all.
     pub min_area: u32,

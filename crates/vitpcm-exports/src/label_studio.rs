@@ -10,6 +10,7 @@ use quick_xml::events::Event;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::io::Read;
+use std::ops::Range;
 use vitpcm_masks::palette::voc_colour;
 use vitpcm_masks::{Classes, LabelMap};
 
@@ -74,21 +75,24 @@ fn xml_escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
+/// Pixels, row by row, that follow each other.
+type Run = Range<usize>;
+
 /// One task of the list.
 pub(crate) fn task(file_name: &str, map: &LabelMap, classes: &Classes, options: &ExportOptions) -> String {
     let parts = Parts::of(map);
     let grouping = parts.grouped(options.objects);
-    let mut runs: Vec<Vec<(usize, usize)>> = vec![Vec::new(); grouping.label_of_object.len()];
+    let mut runs: Vec<Vec<Run>> = vec![Vec::new(); grouping.label_of_object.len()];
     for (at, &part) in parts.part_of_pixel.iter().enumerate() {
         let Some(object) = grouping.object_of_part[part as usize] else { continue };
         let runs = &mut runs[object as usize];
-        match runs.last_mut().filter(|(start, length)| start + length == at) {
-            Some((_, length)) => *length += 1,
-            None => runs.push((at, 1)),
+        match runs.last_mut().filter(|run| run.end == at) {
+            Some(run) => run.end += 1,
+            None => runs.push(at..at + 1),
         }
     }
     let objects = grouping.label_of_object.iter().zip(runs).enumerate();
-    let region = |(index, (&label, runs)): (usize, (&u8, Vec<(usize, usize)>))| Region {
+    let region = |(index, (&label, runs)): (usize, (&u8, Vec<Run>))| Region {
         id: format!("object{}", index + 1),
         r#type: "brushlabels",
         from_name: BRUSH,
@@ -158,16 +162,16 @@ impl BitWriter {
 }
 
 /// Runs of pixels, row by row, as Label Studio packs them: byte for byte what its own converter gives.
-fn packed(runs: &[(usize, usize)], num_pixels: usize) -> Vec<u8> {
+fn packed(runs: &[Run], num_pixels: usize) -> Vec<u8> {
     let mut bits = BitWriter::default();
     bits.push(4 * num_pixels as u32, 32);
     bits.push(8 - 1, 5);
     RUN_BITS.iter().for_each(|&size| bits.push(size - 1, 4));
     let mut end = 0;
-    for &(start, length) in runs {
-        bits.run(4 * (start - end), 0);
-        bits.run(4 * length, 255);
-        end = start + length;
+    for run in runs {
+        bits.run(4 * (run.start - end), 0);
+        bits.run(4 * run.len(), 255);
+        end = run.end;
     }
     bits.run(4 * (num_pixels - end), 0);
     // The converter pads by 1 to 8 bits.
@@ -276,9 +280,9 @@ impl ReadImage {
             let label = classes
                 .index_of(name)
                 .ok_or_else(|| format!("the label `{name}` is not among the classes"))?;
-            for at in unpacked(&region.value.rle, width * height)? {
+            for_each_packed(&region.value.rle, width * height, |at| {
                 canvas.pixel(at % width, at / width, label as u8);
-            }
+            })?;
         }
         Ok(canvas.into_map())
     }
@@ -315,8 +319,8 @@ impl BitReader<'_> {
     }
 }
 
-/// The pixels, row by row, whose alpha is not 0.
-fn unpacked(rle: &[u8], num_pixels: usize) -> Result<Vec<usize>, String> {
+/// Visits the pixels, row by row, whose alpha is not 0.
+fn for_each_packed(rle: &[u8], num_pixels: usize, mut visit: impl FnMut(usize)) -> Result<(), String> {
     let mut bits = BitReader { bytes: rle, at: 0 };
     let num_values = bits.read(32)? as usize;
     if num_values != 4 * num_pixels {
@@ -329,7 +333,6 @@ fn unpacked(rle: &[u8], num_pixels: usize) -> Result<Vec<usize>, String> {
     for size in &mut run_bits {
         *size = bits.read(4)? + 1;
     }
-    let mut pixels = Vec::new();
     let mut at = 0;
     while at < num_values {
         let is_run = bits.read(1)? == 1;
@@ -341,14 +344,16 @@ fn unpacked(rle: &[u8], num_pixels: usize) -> Result<Vec<usize>, String> {
         if is_run {
             let is_on = bits.read(word_bits)? != 0;
             // Every fourth value is an alpha.
-            pixels.extend((at..end).filter(|value| is_on && value % 4 == 3).map(|value| value / 4));
+            (at..end).filter(|value| is_on && value % 4 == 3).for_each(|value| visit(value / 4));
         } else {
             for value in at..end {
                 let is_on = bits.read(word_bits)? != 0;
-                pixels.extend((is_on && value % 4 == 3).then_some(value / 4));
+                if is_on && value % 4 == 3 {
+                    visit(value / 4);
+                }
             }
         }
         at = end;
     }
-    Ok(pixels)
+    Ok(())
 }

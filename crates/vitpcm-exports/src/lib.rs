@@ -47,4 +47,3 @@ pub use format::{CocoShape, ExportFormat, ExportOptions, Objects};
 pub use labelled_image::{LabelledImage, Photograph, Scores};
 pub use mask_set::{MaskSet, MaskSetFormat};
 pub use parts::without_specks;
-pub use polygons::MIN_IOU;

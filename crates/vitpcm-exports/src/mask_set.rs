@@ -3,7 +3,7 @@
 
 use crate::{ExportError, cvat, label_studio, labelme, voc, yolo};
 use serde::de::IgnoredAny;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -139,6 +139,15 @@ impl MaskSet {
             (None, Some(names)) => Classes::from_names(names)?,
             (None, None) => return Err(ExportError::NoClassNames { path: path.to_path_buf() }),
         };
+        let mut names = HashSet::new();
+        for Item { file_name, .. } in &found.images {
+            if !names.insert(Path::new(file_name).with_extension("")) {
+                return Err(ExportError::bad_file(
+                    path,
+                    format!("two images are called {file_name}, extension apart"),
+                ));
+            }
+        }
         Ok(MaskSet { format, classes, images: found.images })
     }
 

@@ -5,8 +5,12 @@
 use crate::filling::for_each_pixel;
 use crate::outlines::{Corner, pixel_chains_of};
 use crate::parts::Parts;
-use crate::polygons::{MIN_IOU, PolygonPart, douglas_peucker, finer, squared_distance};
+use crate::polygons::{PolygonPart, douglas_peucker, finer, squared_distance};
 use vitpcm_masks::{IGNORE, LabelMap};
+
+/// What a part's polygon shares with its pixels, at least, of their union. Pillow draws slanted lines otherwise than
+/// OpenCV and we do; what is over 0.98 is for that.
+const MIN_IOU: f64 = 0.99;
 
 /// Pixels in a row are one line, whatever the rounding.
 const STRAIGHT: f64 = 1e-3;

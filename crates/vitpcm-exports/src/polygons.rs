@@ -8,7 +8,7 @@ use vitpcm_masks::{IGNORE, LabelMap};
 
 /// However large the error allowed, the polygons of a part share at least this much of their union with its pixels,
 /// by the rule of `filling`. Other tools fill by other rules; a little over the 0.98 that we promise is for them.
-pub const MIN_IOU: f64 = 0.985;
+const MIN_IOU: f64 = 0.985;
 
 /// Below half a pixel no corner of a staircase can go: the outline is exact.
 const EXACT_BELOW: f64 = 0.5;

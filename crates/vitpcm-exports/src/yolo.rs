@@ -105,7 +105,7 @@ pub(crate) fn read_mask(
     num_classes: usize,
 ) -> Result<LabelMap, String> {
     let mut canvas = Canvas::new(width, height)?;
-    let mut objects: Vec<(f64, u8, Vec<(f64, f64)>)> = Vec::new();
+    let mut objects: Vec<(u8, Vec<(f64, f64)>)> = Vec::new();
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         let numbers: Option<Vec<f64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
         let expected = || {
@@ -124,10 +124,10 @@ pub(crate) fn read_mask(
         }
         let corner = |pair: &[f64]| (pair[0] * width as f64, pair[1] * height as f64);
         let outline: Vec<(f64, f64)> = numbers[1..].chunks_exact(2).map(corner).collect();
-        objects.push((area(&outline), class as u8 + 1, outline));
+        objects.push((class as u8 + 1, outline));
     }
-    objects.sort_by(|a, b| b.0.total_cmp(&a.0));
-    for (_, label, outline) in objects {
+    objects.sort_by(|(_, a), (_, b)| area(b).total_cmp(&area(a)));
+    for (label, outline) in objects {
         canvas.polygon(&outline, label);
     }
     Ok(canvas.into_map())
