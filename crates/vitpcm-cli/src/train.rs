@@ -16,7 +16,7 @@ use vitpcm::Device;
 use vitpcm_data::Dataset;
 use vitpcm_nets::{Variant, import_backbone};
 use vitpcm_train::{
-    Backbone, Ending, Event, Preset, Start, TrainConfig, TrainData, TrainError, TrainJob, TrainOutcome,
+    Backbone, Ending, EtTarget, Event, Preset, Start, TrainConfig, TrainData, TrainError, TrainJob, TrainOutcome,
     has_saved_state,
 };
 
@@ -185,6 +185,10 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backb
     let variant = args.backbone.as_deref().map(Variant::named).transpose().map_err(usage)?;
     let mut config = args.preset.config();
     config.seed = session.seed;
+    if args.pseudo_masks.is_some() && args.preset == PresetName::Default {
+        // Measured (docs/results.md): masks that hold for both views make the views agree, and better.
+        config.losses.et_target = EtTarget::None;
+    }
     let Some(weights) = &args.weights else {
         if let Some(variant) = variant {
             config.model.backbone = variant.name.to_owned();
