@@ -42,7 +42,7 @@ pub(crate) struct Args {
 
 pub(crate) fn export(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
-    args.export.options()?;
+    args.export.check(&args.format)?;
     if !args.masks.exists() {
         return Err(usage(anyhow!("{}: there is no such file or folder", args.masks.display())));
     }

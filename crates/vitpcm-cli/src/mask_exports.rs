@@ -5,7 +5,7 @@
 use crate::interrupt::Interrupt;
 use crate::outcome::{described, usage};
 use crate::output::Messages;
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use rayon::prelude::*;
@@ -72,7 +72,7 @@ enum PlaceWord {
 
 impl ExportArgs {
     /// The options, checked.
-    pub(crate) fn options(&self) -> anyhow::Result<ExportOptions> {
+    fn options(&self) -> anyhow::Result<ExportOptions> {
         if !(0.0..=1000.0).contains(&self.polygon_error) {
             return Err(usage(anyhow!("--polygon-error {}: expected 0 to 1000 pixels", self.polygon_error)));
         }
@@ -94,6 +94,15 @@ impl ExportArgs {
             image_prefix: self.image_prefix.clone(),
             ..ExportOptions::default()
         })
+    }
+
+    /// Refuses options that mean nothing, or nothing to any of the formats.
+    pub(crate) fn check(&self, formats: &[ExportFormat]) -> anyhow::Result<()> {
+        self.options()?;
+        if self.unsure_below.is_some() && !formats.iter().any(|format| format.knows_255()) {
+            return Err(usage(anyhow!("--unsure-below is for voc and cvat, and for png by `export`")));
+        }
+        Ok(())
     }
 
     /// Whether a format can only be made where scores are known.
@@ -243,9 +252,8 @@ impl MaskExports<'_> {
             if interrupt.is_some_and(Interrupt::is_asked) {
                 return Ok(None);
             }
-            let needs_scores = self.args.needs_scores(format);
             let encoded: Vec<_> =
-                images.par_iter().map(|image| encoded(&encoder, image, needs_scores)).collect();
+                images.par_iter().map(|image| self.encoded(format, &encoder, image)).collect();
             for ((image, encoded), has_failed) in images.iter().zip(encoded).zip(has_failed) {
                 match encoded {
                     Ok(encoded) => export.add_encoded(encoded, self.photograph(image))?,
@@ -263,6 +271,29 @@ impl MaskExports<'_> {
         Ok(Some(export.finish()?))
     }
 
+    fn encoded(
+        &self,
+        format: ExportFormat,
+        encoder: &Encoder,
+        image: &Finished<'_>,
+    ) -> anyhow::Result<EncodedImage> {
+        let mask = image.mask.read()?;
+        let stored = match image.scores.as_deref().filter(|_| self.args.needs_scores(format)) {
+            Some(path) => {
+                let stored = StoredScores::read(path)?;
+                if stored.classes != *self.classes {
+                    bail!("{}: its classes are not those of the masks", path.display());
+                }
+                Some(stored)
+            }
+            None => None,
+        };
+        let scores =
+            stored.as_ref().map(|stored| Scores { on_grid: &stored.scores, alignment: stored.alignment });
+        let (file_name, photograph) = (image.file_name.as_str(), Photograph::Elsewhere);
+        Ok(encoder.encode(&LabelledImage { file_name, mask: &mask, scores, photograph })?)
+    }
+
     fn photograph<'p>(&self, image: &Finished<'p>) -> Photograph<'p> {
         match (self.args.place_images, image.photograph) {
             (PlaceWord::None, _) | (_, None) => Photograph::Elsewhere,
@@ -278,16 +309,4 @@ struct Images<'a> {
     has_failed: &'a mut [bool],
     messages: &'a Messages,
     interrupt: Option<&'a Interrupt>,
-}
-
-fn encoded(encoder: &Encoder, image: &Finished<'_>, needs_scores: bool) -> anyhow::Result<EncodedImage> {
-    let mask = image.mask.read()?;
-    let stored = match image.scores.as_deref().filter(|_| needs_scores) {
-        Some(path) => Some(StoredScores::read(path)?),
-        None => None,
-    };
-    let scores =
-        stored.as_ref().map(|stored| Scores { on_grid: &stored.scores, alignment: stored.alignment });
-    let (file_name, photograph) = (image.file_name.as_str(), Photograph::Elsewhere);
-    Ok(encoder.encode(&LabelledImage { file_name, mask: &mask, scores, photograph })?)
 }

@@ -52,7 +52,7 @@ pub(crate) struct Args {
 
 pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let (messages, ranks) = (&session.messages, session.ranks);
-    args.export.options()?;
+    args.export.check(&mask_formats::exports(&args.format))?;
     let inputs = image_inputs::collect(std::slice::from_ref(&args.images), session.common_messages())?;
     let scores_of = |input: &Input| args.scores.join(format!("{}.npz", input.name));
     let with_scores: Vec<&Input> = inputs.images.iter().filter(|input| scores_of(input).is_file()).collect();

@@ -179,7 +179,7 @@ struct Segmented<'a> {
 
 pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let (messages, ranks) = (&session.messages, session.ranks);
-    args.export.options()?;
+    args.export.check(&mask_formats::exports(&args.format))?;
     let segmenter = open_segmenter(args, session)?;
     let tags = TagSource::new(args, segmenter.classes()).map_err(usage)?;
     let mut inputs = image_inputs::collect(&args.paths, session.common_messages())?;

@@ -210,6 +210,11 @@ fn what_cannot_be_exported_is_said_in_one_line() {
         2,
         "voc needs score maps",
     );
+    says(
+        &[&masks, "--format", "coco", "--classes", "voc", "--unsure-below", "0.5"],
+        2,
+        "is for voc and cvat",
+    );
     says(&[&scenes.text("nowhere"), "--format", "coco"], 2, "there is no such file or folder");
     says(&[&classes, "--format", "coco"], 3, "no masks recognised here");
     std::fs::write(scenes.path("cut.json"), r#"{"images": [{"id": 1, "file_na"#).unwrap();

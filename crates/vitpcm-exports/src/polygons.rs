@@ -16,6 +16,9 @@ const EXACT_BELOW: f64 = 0.5;
 /// The error of a part that lost too much is lowered by this much at a time.
 const FINER: f64 = 0.75;
 
+/// Looking for short ways between rings takes time in proportion to the square of this.
+const MAX_CORNERS_FOR_SHORT_WAYS: usize = 10_000;
+
 /// One connected part of one class as polygons: over the corners of pixels, where `(0, 0)` is the upper left corner of
 /// the image and `(width, height)` its lower right, or over pixels themselves (`pixel_polygons`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +37,10 @@ impl PolygonPart {
     /// Outer ring and holes as one outline that goes to each hole and back the same way. The way has no area, so
     /// that filling by the even-odd rule gives the part with its holes.
     pub(crate) fn bridged(&self) -> Vec<Corner> {
+        let num_corners = self.outer.len() + self.holes.iter().map(Vec::len).sum::<usize>();
+        if num_corners > MAX_CORNERS_FOR_SHORT_WAYS {
+            return self.bridged_in_a_row();
+        }
         let mut outline = self.outer.clone();
         // For each hole that is left: its shortest way to the outline, as (squared length, from, index in the hole).
         let nearest = |hole: &[Corner], outline: &[Corner]| {
@@ -54,6 +61,20 @@ impl PolygonPart {
                 *way = (*way).min(nearest(other, hole));
             }
         }
+        outline
+    }
+
+    /// From hole to hole in their order and back, for parts with too many of them to look for short ways.
+    fn bridged_in_a_row(&self) -> Vec<Corner> {
+        let starts: Vec<Corner> =
+            [self.outer[0]].into_iter().chain(self.holes.iter().map(|hole| hole[0])).collect();
+        // There; then, from the last hole on, around each and back to the one before it.
+        let mut outline = starts.clone();
+        for (i, hole) in self.holes.iter().enumerate().rev() {
+            outline.extend(&hole[1..]);
+            outline.extend([hole[0], starts[i]]);
+        }
+        outline.extend(&self.outer[1..]);
         outline
     }
 }
@@ -249,6 +270,8 @@ mod tests {
             assert_eq!(painted(&map, apart), foreground(&map), "seed {seed}");
             let joined = parts.iter().map(|part| (part.label, vec![real(&part.bridged())]));
             assert_eq!(painted(&map, joined), foreground(&map), "seed {seed}");
+            let in_a_row = parts.iter().map(|part| (part.label, vec![real(&part.bridged_in_a_row())]));
+            assert_eq!(painted(&map, in_a_row), foreground(&map), "seed {seed}");
         }
     }
 
@@ -271,6 +294,18 @@ mod tests {
             painted(&map, polygons.iter().map(|part| (part.label, vec![real(&part.bridged())])));
         }
         assert!(num_simplified * 2 < num_exact, "{num_simplified} corners of {num_exact}");
+    }
+
+    #[test]
+    fn a_part_of_ten_thousand_holes_takes_no_time_worth_mentioning() {
+        let (width, height) = (300, 300);
+        let is_hole = |at: usize| (at % width) % 3 == 1 && (at / width) % 3 == 1;
+        let labels = (0..width * height).map(|at| u8::from(!is_hole(at))).collect();
+        let map = LabelMap::new(width, height, labels).unwrap();
+        let parts = polygon_parts(&map, 1.0);
+        assert_eq!((parts.len(), parts[0].holes.len()), (1, 10_000));
+        let joined = parts.iter().map(|part| (part.label, vec![real(&part.bridged())]));
+        assert_eq!(painted(&map, joined), foreground(&map));
     }
 
     #[test]

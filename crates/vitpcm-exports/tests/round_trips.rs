@@ -46,7 +46,7 @@ fn voc_mini() -> Option<(Vec<Example>, Classes)> {
         mask: read_label_png(&root.join(format!("SegmentationClass/{name}.png"))).unwrap(),
         photograph: root.join(format!("JPEGImages/{name}.jpg")),
     };
-    Some((list.split_whitespace().take(40).map(example).collect(), Classes::voc()))
+    Some((list.split_whitespace().take(20).map(example).collect(), Classes::voc()))
 }
 
 /// Exports, and opens what was written.
