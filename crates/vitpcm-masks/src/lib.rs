@@ -30,6 +30,7 @@ mod picture;
 pub mod resampling;
 mod score_file;
 mod score_map;
+mod sureness;
 mod symmetry;
 
 pub use classes::{BACKGROUND, Classes};
@@ -41,7 +42,7 @@ pub use folder_evaluation::{
 };
 pub use label_map::{IGNORE, LabelMap};
 pub use label_png::{MAX_MASK_PIXELS, read_label_png, read_label_png_size, write_label_png};
-pub use picture::{Picture, heat_map, overlay, viridis};
+pub use picture::{Picture, heat_map, mask_layer_png, overlay, viridis};
 pub use score_file::{StoredScores, write_label_npy};
 pub use score_map::ScoreMap;
 pub use symmetry::Symmetry;

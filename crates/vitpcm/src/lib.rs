@@ -27,6 +27,7 @@ mod embedded;
 mod error;
 mod grid_plan;
 mod refinement;
+mod review;
 mod segmentation;
 mod segmenter;
 
@@ -36,6 +37,7 @@ pub use device::{DeviceName, suitable_precision};
 pub use embedded::embedded_model;
 pub use error::SegmentError;
 pub use refinement::refined_label_map;
+pub use review::{LeastSure, Review, ReviewPictures, ReviewedMask};
 pub use segmentation::{RawScores, Segmentation, TagMode};
 pub use segmenter::{Segmenter, SegmenterOptions, Symmetries, Tiling, random_model};
 pub use vitpcm_nets::{Model, Precision, Storage};
