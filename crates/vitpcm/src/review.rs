@@ -36,6 +36,7 @@ pub struct Review {
 }
 
 /// A mask with all that it is reviewed by.
+#[derive(Clone, Copy)]
 pub struct ReviewedMask<'a> {
     /// The image.
     pub image: &'a RgbImage,
