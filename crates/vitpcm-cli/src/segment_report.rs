@@ -3,6 +3,7 @@
 
 use crate::image_inputs::Input;
 use crate::invocation::Invocation;
+use crate::outcome::usage;
 use crate::output;
 use crate::report::{self, MaskLinks, Page, Place, ReviewFile, Reviewed, Summary, escaped};
 use crate::table::grouped;
@@ -63,7 +64,7 @@ impl SegmentReport {
             return Ok(None);
         }
         let truths = match &options.truth {
-            Some(folder) => Truths::in_folder(folder)?,
+            Some(folder) => Truths::in_folder(folder).map_err(usage)?,
             None => Truths::of_data_sets(paths, classes),
         };
         let folder = out.join(FOLDER);

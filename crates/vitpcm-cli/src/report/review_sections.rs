@@ -102,7 +102,7 @@ impl Reviewed<'_> {
         });
         let images: String = images.collect();
         let miou =
-            image_miou(review).map_or_else(String::new, |miou| format!("<span>IoU {miou:.0} %</span>"));
+            image_miou(review).map_or_else(String::new, |miou| format!("<span>mIoU {miou:.0} %</span>"));
         format!(
             "<article class=\"card\"><div class=\"picture\">{images}</div><div class=\"text\"><div class=\"name\">{}</div>\
              <div class=\"sure\">{}<span>{:.2} sure</span>{miou}</div><div class=\"chips\">{}{}</div></div></article>\n",
@@ -174,6 +174,7 @@ impl Reviewed<'_> {
         let (has_tags, has_truth) = (summary.num_tagged > 0, summary.num_compared > 0);
         let scores = summary.matrix.scores(&summary.classes);
         let num_pixels: u64 = summary.per_class.iter().map(|sum| sum.pixels).sum();
+        let largest = summary.per_class.iter().skip(1).map(|sum| sum.pixels).max().unwrap_or(0);
         if summary.num_images == 0 {
             return String::new();
         }
@@ -198,13 +199,14 @@ impl Reviewed<'_> {
             if class > 0 && !appears {
                 continue;
             }
-            let area = sum.pixels as f64 / num_pixels.max(1) as f64;
+            // Bars compare the foreground's classes, which would be slivers beside the background.
+            let area_bar =
+                if class == 0 { String::new() } else { bar(sum.pixels as f32 / largest.max(1) as f32) };
             put(&format!(
-                "<tr><th>{}<span>{}</span></th><td>{} {}</td><td>{}</td>",
+                "<tr><th>{}<span>{}</span></th><td class=\"left wide-only\">{area_bar}</td><td>{:.1} %</td><td>{}</td>",
                 swatch(class as u8),
                 self.class_name(class),
-                share(area),
-                bar(area as f32),
+                100.0 * sum.pixels as f64 / num_pixels.max(1) as f64,
                 grouped(sum.num_images as u64)
             ));
             let tag_counts: &[usize] =
@@ -222,7 +224,7 @@ impl Reviewed<'_> {
         put("</tbody></table></div>\n");
         if has_truth {
             put(&format!(
-                "<div class=\"panel\"><table><tbody><tr><th>mIoU, classes of the truth</th><td>{}</td></tr>\
+                "<div class=\"panel\"><table class=\"narrow\"><tbody><tr><th>mIoU, classes of the truth</th><td>{}</td></tr>\
                  <tr><th>mIoU, classes of truth or mask</th><td>{}</td></tr><tr><th>pixel accuracy</th><td>{}</td></tr>\
                  <tr><th>mean accuracy</th><td>{}</td></tr><tr><th>frequency-weighted IoU</th><td>{}</td></tr>\
                  <tr><th>pixels compared</th><td>{}</td></tr></tbody></table></div>\n",
@@ -302,8 +304,8 @@ impl Reviewed<'_> {
         ));
         for review in self.rows {
             put(format_args!(
-                "<tr><td class=\"name\">{}</td><td data-value=\"{}\">{:.2}</td><td class=\"left\"><div class=\"chips\">{}</div>\
-                 </td><td class=\"left\"><div class=\"chips\">{}</div></td>",
+                "<tr><td class=\"name\">{}</td><td data-label=\"sureness\" data-value=\"{}\">{:.2}</td><td class=\"left\"><div class=\"chips\">{}</div>\
+                 </td><td class=\"left\" data-label=\"{tags}\"><div class=\"chips\">{}</div></td>",
                 self.linked_name(&review.name),
                 review.sureness,
                 review.sureness,
@@ -312,7 +314,11 @@ impl Reviewed<'_> {
             ));
             if has_truth {
                 let miou = image_miou(review);
-                put(format_args!("<td data-value=\"{:.3}\">{}</td>", miou.unwrap_or(-1.0), percent(miou)));
+                put(format_args!(
+                    "<td data-label=\"mIoU\" data-value=\"{:.3}\">{}</td>",
+                    miou.unwrap_or(-1.0),
+                    percent(miou)
+                ));
             }
             put(format_args!("</tr>\n"));
         }
@@ -358,9 +364,9 @@ mod tests {
 
     #[test]
     fn hostile_names_stay_text_everywhere() {
-        let evil = "\"><script>alert(1)</script>\u{202e}";
+        let evil = "\"><script>alert(1)</script>";
         let classes = Classes::from_names([evil, "javascript:alert(1)"]).unwrap();
-        let mut row = review(&format!("a/{evil}#?% é"), Some(vec![1]), [1.0, 0.01, 0.99]);
+        let mut row = review(&format!("a/{evil}\u{202e}#?% é"), Some(vec![1]), [1.0, 0.01, 0.99]);
         let url = format!("data:image/png;base64,{evil}");
         let truth = Some(url.clone());
         row.pictures = Some(ReviewPictures { size: (1, 1), photo: url.clone(), mask: url, truth });
