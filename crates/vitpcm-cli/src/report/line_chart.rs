@@ -103,7 +103,10 @@ fn short(value: f64) -> String {
         _ if value == 0.0 => "0".to_owned(),
         _ if value.abs() < 0.001 => format!("{value:.1e}").replace(".0e", "e"),
         _ if value.abs() >= 100.0 => format!("{value:.0}"),
-        _ => format!("{value:.3}").trim_end_matches('0').trim_end_matches('.').to_owned(),
+        _ => {
+            let text = if value.abs() >= 10.0 { format!("{value:.2}") } else { format!("{value:.3}") };
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
     }
 }
 
@@ -120,8 +123,8 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let values = [0.0, 0.25, 12.0, 1500.0, 0.0002, 0.00015].map(short);
-        assert_eq!(values, ["0", "0.25", "12", "1500", "2e-4", "1.5e-4"]);
+        let values = [0.0, 0.25, 90.7312, 1500.0, 0.0002, 0.00015].map(short);
+        assert_eq!(values, ["0", "0.25", "90.73", "1500", "2e-4", "1.5e-4"]);
     }
 
     #[test]

@@ -96,8 +96,7 @@ impl Reviewed<'_> {
         let images = images.into_iter().map(|(class, what, url)| {
             let url = escaped(url);
             format!(
-                "<img class=\"{class}\" src=\"{url}\" width=\"{width}\" height=\"{height}\" loading=\"lazy\" \
-                 decoding=\"async\" alt=\"{name}: {what}\">"
+                "<img class=\"{class}\" src=\"{url}\" width=\"{width}\" height=\"{height}\" decoding=\"async\" alt=\"{name}: {what}\">"
             )
         });
         let images: String = images.collect();
