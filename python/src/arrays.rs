@@ -3,7 +3,7 @@
 
 use image::RgbImage;
 use numpy::ndarray::{Array2, Array3};
-use numpy::{IntoPyArray, PyArray2, PyArray3, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArrayMethods};
+use numpy::{IntoPyArray, PyArray2, PyArray3, PyArrayDyn, PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use vitpcm_masks::{LabelMap, ScoreMap};
@@ -21,9 +21,12 @@ fn described(array: &Bound<'_, PyAny>) -> String {
 /// An image of shape (height, width, 3), uint8.
 pub(crate) fn rgb_image(value: &Bound<'_, PyAny>) -> PyResult<RgbImage> {
     let array = as_array(value)?;
-    let wrong =
-        || format!("image: expected uint8 of shape (height, width, 3) in RGB order, found {}", described(&array));
-    let Ok(pixels) = array.extract::<PyReadonlyArrayDyn<'_, u8>>() else { return Err(PyTypeError::new_err(wrong())) };
+    let wrong = || {
+        format!("image: expected uint8 of shape (height, width, 3) in RGB order, found {}", described(&array))
+    };
+    let Ok(pixels) = array.extract::<PyReadonlyArrayDyn<'_, u8>>() else {
+        return Err(PyTypeError::new_err(wrong()));
+    };
     let &[height, width, 3] = pixels.shape() else { return Err(PyValueError::new_err(wrong())) };
     let (Ok(width), Ok(height)) = (u32::try_from(width), u32::try_from(height)) else {
         return Err(PyValueError::new_err(wrong()));
@@ -35,7 +38,8 @@ pub(crate) fn rgb_image(value: &Bound<'_, PyAny>) -> PyResult<RgbImage> {
 /// A score map of shape (classes, rows, columns), of floats.
 pub(crate) fn score_map(value: &Bound<'_, PyAny>) -> PyResult<ScoreMap> {
     let array = as_array(value)?;
-    let wrong = || format!("scores: expected floats of shape (classes, rows, columns), found {}", described(&array));
+    let wrong =
+        || format!("scores: expected floats of shape (classes, rows, columns), found {}", described(&array));
     if array.getattr("dtype")?.getattr("kind")?.to_string() != "f" {
         return Err(PyTypeError::new_err(wrong()));
     }
@@ -49,8 +53,12 @@ pub(crate) fn score_map(value: &Bound<'_, PyAny>) -> PyResult<ScoreMap> {
 /// A mask of shape (height, width), of whole numbers from 0 to 255.
 pub(crate) fn label_map(name: &str, value: &Bound<'_, PyAny>) -> PyResult<LabelMap> {
     let array = as_array(value)?;
-    let wrong =
-        || format!("{name}: expected integers from 0 to 255 of shape (height, width), found {}", described(&array));
+    let wrong = || {
+        format!(
+            "{name}: expected integers from 0 to 255 of shape (height, width), found {}",
+            described(&array)
+        )
+    };
     let kind = array.getattr("dtype")?.getattr("kind")?.to_string();
     if kind != "u" && kind != "i" && kind != "b" {
         return Err(PyTypeError::new_err(wrong()));
@@ -65,14 +73,16 @@ pub(crate) fn label_map(name: &str, value: &Bound<'_, PyAny>) -> PyResult<LabelM
     let labels = array.call_method1("astype", ("uint8",))?;
     let labels = labels.extract::<PyReadonlyArrayDyn<'_, u8>>()?;
     let &[height, width] = labels.shape() else { return Err(PyValueError::new_err(wrong())) };
-    LabelMap::new(width, height, values(&labels)).map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
+    LabelMap::new(width, height, values(&labels))
+        .map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
 }
 
 /// All values, row by row, however the array lies in memory.
 fn values<T: numpy::Element + Copy>(array: &PyReadonlyArrayDyn<'_, T>) -> Vec<T> {
+    // `as_slice` alone would give the columns of an array in Fortran's order.
     match array.as_slice() {
-        Ok(values) => values.to_vec(),
-        Err(_) => array.as_array().iter().copied().collect(),
+        Ok(values) if array.is_c_contiguous() => values.to_vec(),
+        _ => array.as_array().iter().copied().collect(),
     }
 }
 

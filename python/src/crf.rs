@@ -36,8 +36,9 @@ impl Crf {
     ) -> PyResult<Self> {
         let found = CrfPreset::NAMED.into_iter().find(|(name, _)| *name == preset);
         let known = || CrfPreset::NAMED.map(|(name, _)| name).join(", ");
-        let (_, found) =
-            found.ok_or_else(|| PyValueError::new_err(format!("preset `{preset}`: expected one of {}", known())))?;
+        let (_, found) = found.ok_or_else(|| {
+            PyValueError::new_err(format!("preset `{preset}`: expected one of {}", known()))
+        })?;
         let preset = found.params();
         Ok(Crf(CrfParams {
             iterations: iterations.unwrap_or(preset.iterations),

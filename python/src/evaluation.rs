@@ -1,11 +1,11 @@
 //! Scores of masks against true ones: arrays, lists of arrays, or folders.
 
-use crate::arrays;
 use crate::Error;
+use crate::arrays;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap, MaskError, MaskPairs, evaluate_pairs};
 
 /// Classes by name: "voc", "coco", a file with one name a line, or the names themselves.
@@ -61,7 +61,8 @@ pub(crate) fn evaluate<'py>(
     let classes = classes.map(ClassList::classes).transpose().map_err(wrong)?;
     let (counted, classes) = match (folder(pred), folder(truth)) {
         (Some(pred), Some(truth)) => {
-            let beside = || [&pred, &truth].map(|folder| folder.join("classes.txt")).into_iter().find(|p| p.is_file());
+            let beside =
+                || [&pred, &truth].map(|folder| folder.join("classes.txt")).into_iter().find(|p| p.is_file());
             let found = beside().filter(|_| classes.is_none());
             let classes = match found {
                 Some(path) => Some(Classes::from_file(&path).map_err(wrong)?),
@@ -73,7 +74,11 @@ pub(crate) fn evaluate<'py>(
             let (pred, truth) = (label_maps("pred", pred)?, label_maps("truth", truth)?);
             (py.detach(|| count_maps(&pred, &truth, classes.as_ref()))?, classes)
         }
-        _ => return Err(PyValueError::new_err("pred and truth: expected both to be folders or both to be arrays")),
+        _ => {
+            return Err(PyValueError::new_err(
+                "pred and truth: expected both to be folders or both to be arrays",
+            ));
+        }
     };
     // Without a class list every label but 255 is a class; the highest that occurs says how many there are.
     let (matrix, classes) = match classes {
@@ -86,7 +91,10 @@ pub(crate) fn evaluate<'py>(
     };
     let all = 0..matrix.num_classes();
     let row = |truth: usize| -> Vec<u64> {
-        all.clone().map(|prediction| matrix.count(truth, prediction)).chain([matrix.unlabelled(truth)]).collect()
+        all.clone()
+            .map(|prediction| matrix.count(truth, prediction))
+            .chain([matrix.unlabelled(truth)])
+            .collect()
     };
     let unexpected = |error: serde_json::Error| Error::new_err(error.to_string());
     let mut result = serde_json::to_value(matrix.scores(&classes)).map_err(unexpected)?;
@@ -108,12 +116,20 @@ fn label_maps(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<LabelMap>> {
     if arrays::is_array(value) && value.getattr("ndim").is_ok_and(|ndim| ndim.eq(2).unwrap_or(false)) {
         return Ok(vec![arrays::label_map(name, value)?]);
     }
-    value.try_iter()?.enumerate().map(|(i, mask)| arrays::label_map(&format!("{name}[{i}]"), &mask?)).collect()
+    value
+        .try_iter()?
+        .enumerate()
+        .map(|(i, mask)| arrays::label_map(&format!("{name}[{i}]"), &mask?))
+        .collect()
 }
 
 fn count_maps(pred: &[LabelMap], truth: &[LabelMap], classes: Option<&Classes>) -> PyResult<Counted> {
     if pred.len() != truth.len() || pred.is_empty() {
-        let text = format!("pred and truth: expected as many masks in both, found {} and {}", pred.len(), truth.len());
+        let text = format!(
+            "pred and truth: expected as many masks in both, found {} and {}",
+            pred.len(),
+            truth.len()
+        );
         return Err(PyValueError::new_err(text));
     }
     let mut matrix = ConfusionMatrix::new(classes.map_or(255, Classes::len));
@@ -123,7 +139,7 @@ fn count_maps(pred: &[LabelMap], truth: &[LabelMap], classes: Option<&Classes>) 
     Ok(Counted { matrix, num_images: pred.len(), failures: Vec::new() })
 }
 
-fn count_folders(pred: &PathBuf, truth: &PathBuf, classes: Option<&Classes>) -> PyResult<Counted> {
+fn count_folders(pred: &Path, truth: &Path, classes: Option<&Classes>) -> PyResult<Counted> {
     let failed = |error: MaskError| Error::new_err(error.to_string());
     let found = MaskPairs::find(pred, truth, None).map_err(failed)?;
     let evaluation = evaluate_pairs(&found.pairs, classes.map_or(255, Classes::len));

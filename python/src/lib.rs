@@ -10,7 +10,12 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use vitpcm::SegmentError;
 
-pyo3::create_exception!(vitpcm, Error, PyRuntimeError, "A file or computation that failed; the message names it.");
+pyo3::create_exception!(
+    vitpcm,
+    Error,
+    PyRuntimeError,
+    "A file or computation that failed; the message names it."
+);
 
 /// What the library says, as the exception that fits: a wrong argument is a ValueError.
 fn raised(error: SegmentError) -> PyErr {

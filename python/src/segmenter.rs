@@ -150,7 +150,9 @@ impl Segmenter {
     /// the mask is refined. The interpreter's lock is released meanwhile.
     #[pyo3(signature = (image, tags = Some(Tags::Word("predict".to_owned())), *, threshold = 0.5, size = None,
                         scales = None, symmetries = false, crf = CrfChoice::Default(false)))]
-    #[pyo3(text_signature = "(self, image, tags='predict', *, threshold=0.5, size=None, scales=None, symmetries=False, crf=False)")]
+    #[pyo3(
+        text_signature = "(self, image, tags='predict', *, threshold=0.5, size=None, scales=None, symmetries=False, crf=False)"
+    )]
     #[allow(clippy::too_many_arguments)] // keywords in Python
     fn segment(
         &self,
@@ -293,6 +295,10 @@ impl Segmentation {
 
     fn __repr__(&self) -> String {
         let (width, height) = self.raw.image_size;
-        format!("Segmentation({width} × {height}, tags: {}, sureness {:.2})", self.tags.join(", "), self.sureness)
+        format!(
+            "Segmentation({width} × {height}, tags: {}, sureness {:.2})",
+            self.tags.join(", "),
+            self.sureness
+        )
     }
 }

@@ -1,5 +1,5 @@
 from os import PathLike
-from typing import Any, Literal, Optional, Sequence, Union, overload
+from typing import Any, Literal, Optional, Sequence, Union, final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,7 @@ _Path = Union[str, "PathLike[str]"]
 class Error(RuntimeError):
     """A file or computation that failed; the message names it."""
 
+@final
 class Crf:
     """Settings of the dense CRF: a preset, and every parameter on top of it."""
 
@@ -30,6 +31,7 @@ class Crf:
         floor: Optional[float] = None,
     ) -> Crf: ...
 
+@final
 class Segmentation:
     """The segmentation of one image."""
 
@@ -57,6 +59,7 @@ class Segmentation:
     ) -> Segmentation:
         """The same image with other tags or another CRF, from the same run of the network."""
 
+@final
 class Segmenter:
     """A model, ready to segment images."""
 
