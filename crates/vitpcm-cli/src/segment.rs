@@ -205,7 +205,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let started = Instant::now();
     let written = run_stages(args, &segmenter, &tags, &todo, report.as_mut(), messages, &interrupt)?;
     let [num_written, num_failed] = ranks.sum_counts([written.tags.len(), written.num_failed]);
-    let num_failed = inputs.num_failed + num_failed;
+    let mut num_failed = inputs.num_failed + num_failed;
     if let Some(path) = &args.json {
         let all = tags_of_all(written.tags, &inputs.images, ranks)?;
         if ranks.is_first() {
@@ -233,8 +233,13 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
             links: if args.format.contains(&Format::Png) { MaskLinks::BesideReport } else { MaskLinks::None },
             invocation: &session.invocation,
         };
-        let path = report.write(&ending).context("the report could not be written")?;
-        messages.note(format!("the report is {}", path.display()));
+        match report.write(&ending) {
+            Ok(path) => messages.note(format!("the report is {}", path.display())),
+            Err(error) => {
+                num_failed += 1;
+                messages.failure(format!("the report could not be written: {}", described(&error)));
+            }
+        }
     }
     if is_interrupted {
         messages.note("interrupted; the same command with --resume goes on");

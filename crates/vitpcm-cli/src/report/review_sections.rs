@@ -187,7 +187,7 @@ impl Reviewed<'_> {
             put("IoU and what it is made of are in percent. ");
         }
         put(
-            "Classes that appear nowhere are left out.</p>\n<div class=\"panel\"><table><thead><tr><th>class</th><th>area</th>",
+            "Classes that appear nowhere are left out.</p>\n<div class=\"panel\"><table><thead><tr><th>class</th><th class=\"wide-only\"></th><th>area</th>",
         );
         put("<th>images</th>");
         put(if has_tags { "<th>tag given</th><th>found</th><th>both</th>" } else { "<th>tag found</th>" });
@@ -333,7 +333,7 @@ fn bar(value: f32) -> String {
 /// A share of 1 in percent, as short as it can be said.
 fn share(value: f64) -> String {
     match 100.0 * value {
-        percent if percent == 0.0 => "0 %".to_owned(),
+        0.0 => "0 %".to_owned(),
         percent if percent < 1.0 => "&lt;1 %".to_owned(),
         percent if percent > 99.0 && percent < 100.0 => "&gt;99 %".to_owned(),
         percent => format!("{percent:.0} %"),
