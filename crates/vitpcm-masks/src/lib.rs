@@ -38,10 +38,13 @@ pub use confusion_picture::confusion_svg;
 pub use error::MaskError;
 pub use evaluation::{ClassScores, ConfusionMatrix, Scores};
 pub use folder_evaluation::{
-    FolderEvaluation, MaskFailure, MaskPair, MaskPairs, PICTURE_FOLDERS, evaluate_pairs,
+    FolderEvaluation, MaskFailure, MaskPair, MaskPairs, PICTURE_FOLDERS, evaluate_pairs, mask_files,
 };
 pub use label_map::{IGNORE, LabelMap};
-pub use label_png::{MAX_MASK_PIXELS, read_label_png, read_label_png_size, write_label_png};
+pub use label_png::{
+    MAX_MASK_PIXELS, encode_label_png, read_label_png, read_label_png_size, write_label_png,
+};
+pub use npy::encoded as npy_bytes;
 pub use picture::{Picture, heat_map, mask_layer_png, overlay, viridis};
 pub use score_file::{StoredScores, write_label_npy};
 pub use score_map::ScoreMap;

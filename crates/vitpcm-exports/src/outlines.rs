@@ -1,0 +1,168 @@
+//! Outlines along the edges of pixels: every connected part of a label map as closed rings over the corners of its
+//! pixels, outer ring first, then its holes. Filled, they give back exactly the pixels.
+
+use crate::parts::Parts;
+
+/// A corner of pixels: `(x, y)` is the upper left corner of pixel `(x, y)`.
+pub(crate) type Corner = (i32, i32);
+
+/// A stretch of outline between two fixed corners, along which the same two parts meet.
+#[derive(Clone, Debug)]
+pub(crate) struct Arc {
+    /// Corners at which the outline turns, both ends included.
+    pub(crate) corners: Vec<Corner>,
+    /// The part on the other side, if it is not the end of the image.
+    pub(crate) neighbour: Option<u32>,
+}
+
+/// A closed outline. The part lies to its right as one goes along, y pointing down: outer rings run clockwise,
+/// holes the other way.
+#[derive(Clone, Debug)]
+pub(crate) struct Ring {
+    pub(crate) part: u32,
+    /// Each begins where the one before it ends. A ring that meets no third part is a single arc that ends where it
+    /// begins.
+    pub(crate) arcs: Vec<Arc>,
+}
+
+/// A step along an outline: from a corner into a direction, an index of `STEPS`.
+type Edge = (Corner, usize);
+
+/// Right, down, left, up.
+const STEPS: [Corner; 4] = [(1, 0), (0, 1), (-1, 0), (0, -1)];
+/// The pixel ahead on the right and on the left of a corner, for each of the directions above.
+const RIGHT_AHEAD: [Corner; 4] = [(0, 0), (-1, 0), (-1, -1), (0, -1)];
+const LEFT_AHEAD: [Corner; 4] = [(0, -1), (0, 0), (-1, 0), (-1, -1)];
+
+/// All rings of all parts that `is_wanted`, in the order of the parts' first pixels; a part's outer ring is its
+/// first.
+pub(crate) fn rings_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<Ring> {
+    let outlines = outlines_of(parts, is_wanted);
+    outlines.into_iter().map(|(part, edges)| Ring { part, arcs: arcs_of(parts, &edges) }).collect()
+}
+
+/// The same rings as chains of the part's own outermost pixels, in the same order. Neighbours in a chain touch at
+/// least at a corner; where a part is thin, the chain goes there and comes back the same way.
+pub(crate) fn pixel_chains_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<(u32, Vec<Corner>)> {
+    let chain = |edges: Vec<Edge>| {
+        let mut pixels: Vec<Corner> =
+            edges.iter().map(|&(at, direction)| offset(at, RIGHT_AHEAD[direction])).collect();
+        pixels.dedup();
+        if pixels.len() > 1 && pixels.first() == pixels.last() {
+            pixels.pop();
+        }
+        pixels
+    };
+    outlines_of(parts, is_wanted).into_iter().map(|(part, edges)| (part, chain(edges))).collect()
+}
+
+fn outlines_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<(u32, Vec<Edge>)> {
+    let mut outlines = Vec::new();
+    // Every outline passes over some pixel's upper edge from left to right; that edge is where it is found.
+    let mut is_seen = vec![false; parts.part_of_pixel.len()];
+    for y in 0..parts.height as i32 {
+        for x in 0..parts.width as i32 {
+            let at = y as usize * parts.width + x as usize;
+            let part = parts.part_of_pixel[at];
+            if !is_seen[at] && parts.at(x, y - 1) != Some(part) && is_wanted(part) {
+                outlines.push((part, follow(parts, part, (x, y), &mut is_seen)));
+            }
+        }
+    }
+    outlines.sort_by_key(|(part, _)| *part);
+    outlines
+}
+
+/// Follows the outline of a part once around, from the upper left corner of one of its pixels to the right.
+fn follow(parts: &Parts, part: u32, start: Corner, is_seen: &mut [bool]) -> Vec<Edge> {
+    let is_own = |corner: Corner, ahead: Corner| {
+        let (x, y) = offset(corner, ahead);
+        parts.at(x, y) == Some(part)
+    };
+    let mut edges = Vec::new();
+    let (mut at, mut direction) = (start, 0);
+    loop {
+        if direction == 0 {
+            is_seen[at.1 as usize * parts.width + at.0 as usize] = true;
+        }
+        edges.push((at, direction));
+        at = offset(at, STEPS[direction]);
+        // Parts hold together along sides only, so that at a corner the own pixel is gone round first.
+        if !is_own(at, RIGHT_AHEAD[direction]) {
+            direction = (direction + 1) % 4;
+        } else if is_own(at, LEFT_AHEAD[direction]) {
+            direction = (direction + 3) % 4;
+        }
+        if (at, direction) == (start, 0) {
+            return edges;
+        }
+    }
+}
+
+fn offset(corner: Corner, by: Corner) -> Corner {
+    (corner.0 + by.0, corner.1 + by.1)
+}
+
+/// Cuts an outline at its fixed corners. One without any begins at its least corner, so that both sides of the
+/// border begin at the same.
+fn arcs_of(parts: &Parts, edges: &[Edge]) -> Vec<Arc> {
+    let num_edges = edges.len();
+    let turns = |i: usize| edges[i].1 != edges[(i + num_edges - 1) % num_edges].1;
+    let first_fixed = (0..num_edges).find(|&i| is_fixed(parts, edges[i].0));
+    let least = || (0..num_edges).filter(|&i| turns(i)).min_by_key(|&i| edges[i].0).expect("outlines turn");
+    let start = first_fixed.unwrap_or_else(least);
+    let mut arcs: Vec<Arc> = Vec::new();
+    for i in (start..num_edges).chain(0..start) {
+        let (at, direction) = edges[i];
+        let is_fixed = is_fixed(parts, at);
+        if let Some(arc) = arcs.last_mut().filter(|_| turns(i) || is_fixed) {
+            arc.corners.push(at);
+        }
+        if i == start || is_fixed {
+            let (x, y) = offset(at, LEFT_AHEAD[direction]);
+            arcs.push(Arc { corners: vec![at], neighbour: parts.at(x, y) });
+        }
+    }
+    arcs.last_mut().expect("it begins somewhere").corners.push(edges[start].0);
+    arcs
+}
+
+/// Whether a corner must stay where it is: three parts meet there, two meet twice, or the image has its corner there.
+fn is_fixed(parts: &Parts, (x, y): Corner) -> bool {
+    let [a, b, c, d] = [(x - 1, y - 1), (x, y - 1), (x, y), (x - 1, y)].map(|(x, y)| parts.at(x, y));
+    let num_changes = [a != b, b != c, c != d, d != a].into_iter().filter(|&change| change).count();
+    let num_outside = [a, b, c, d].iter().filter(|part| part.is_none()).count();
+    num_changes > 2 || num_outside == 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vitpcm_masks::LabelMap;
+
+    fn rings(width: usize, labels: &[u8]) -> Vec<Vec<Corner>> {
+        let map = LabelMap::new(width, labels.len() / width, labels.to_vec()).unwrap();
+        let parts = Parts::of(&map);
+        let rings = rings_of(&parts, |part| parts.labels[part as usize] != 0);
+        let corners = |ring: Ring| {
+            let arcs = ring.arcs.iter().flat_map(|arc| &arc.corners[..arc.corners.len() - 1]);
+            arcs.copied().collect()
+        };
+        rings.into_iter().map(corners).collect()
+    }
+
+    #[test]
+    fn a_pixel_has_four_corners_and_a_hole_runs_the_other_way() {
+        assert_eq!(rings(3, &[0, 0, 0, 0, 1, 0, 0, 0, 0]), [[(1, 1), (2, 1), (2, 2), (1, 2)]]);
+        let frame = rings(5, &[0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 1, 0, 1, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(frame, [[(1, 1), (4, 1), (4, 4), (1, 4)], [(2, 2), (2, 3), (3, 3), (3, 2)]]);
+    }
+
+    #[test]
+    fn corners_that_touch_are_two_rings_and_third_parts_fix_corners() {
+        assert_eq!(rings(2, &[1, 0, 0, 1]).len(), 2);
+        // Where 1, 2 and the end of the image meet, both keep a corner though neither turns there.
+        let halves = rings(2, &[1, 2, 1, 2]);
+        assert_eq!(halves, [[(0, 0), (1, 0), (1, 2), (0, 2)], [(1, 0), (2, 0), (2, 2), (1, 2)]]);
+    }
+}
