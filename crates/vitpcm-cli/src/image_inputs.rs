@@ -1,12 +1,12 @@
 //! Which images a command works on, what their results are called, and which tags are known of them.
 
 use crate::output::Messages;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::ops::Not;
 use std::path::{Path, PathBuf};
-use vitpcm_data::{Dataset, ImageFile, OpenOptions, find_images};
+use vitpcm_data::{Dataset, Difficult, ImageFile, OpenOptions, TaggedImage, find_images};
 use vitpcm_masks::Classes;
 
 /// An image and the name of its results.
@@ -63,8 +63,15 @@ pub(crate) struct TagTable {
 }
 
 impl TagTable {
-    /// Tags of `file` for the images of `paths`. Tags that the model does not know are an error that lists them.
-    pub(crate) fn read(file: &Path, paths: &[PathBuf], classes: &Classes) -> anyhow::Result<TagTable> {
+    /// Tags of `file` for the images of `paths`, of all or of one split. Tags that the model does not know are an error
+    /// that lists them.
+    pub(crate) fn read(
+        file: &Path,
+        paths: &[PathBuf],
+        classes: &Classes,
+        split: Option<&str>,
+        difficult: Difficult,
+    ) -> anyhow::Result<TagTable> {
         let mut table = TagTable { by_path: HashMap::new(), by_file_name: HashMap::new() };
         let mut unknown: BTreeMap<String, usize> = BTreeMap::new();
         for path in paths {
@@ -72,8 +79,9 @@ impl TagTable {
             let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
             // A data set knows its own images; a tag file may lie anywhere.
             let images = (!file.is_dir()).then(|| folder.to_path_buf());
-            let dataset = Dataset::open(file, &OpenOptions { images, ..OpenOptions::default() })?;
-            for image in dataset.images() {
+            let options = OpenOptions { images, difficult, ..OpenOptions::default() };
+            let dataset = Dataset::open(file, &options)?;
+            for image in images_of(&dataset, split).with_context(|| format!("{}", file.display()))? {
                 let mut tags = Vec::with_capacity(image.tags.len());
                 for tag in image.tags.iter() {
                     let name = dataset.classes().name(usize::from(tag)).unwrap_or_default();
@@ -102,6 +110,17 @@ impl TagTable {
         let by_name = || self.by_file_name.get(image.file_name()?)?.as_ref();
         self.by_path.get(&key(image)).or_else(by_name).map(Vec::as_slice)
     }
+}
+
+/// The images of a split, or all.
+fn images_of<'a>(dataset: &'a Dataset, split: Option<&str>) -> anyhow::Result<Vec<&'a TaggedImage>> {
+    let Some(name) = split else { return Ok(dataset.images().iter().collect()) };
+    let training = || (name == "training").then(|| dataset.training());
+    let Some(split) = dataset.split(name).cloned().or_else(training) else {
+        let known: Vec<&str> = dataset.splits().iter().map(|split| split.name.as_str()).collect();
+        bail!("no split `{name}`; expected `training` or one of: {}", known.join(", "));
+    };
+    Ok(split.indices.iter().map(|&index| &dataset.images()[index]).collect())
 }
 
 /// One path for one file, however it was reached.

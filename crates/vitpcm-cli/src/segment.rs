@@ -22,7 +22,7 @@ use vitpcm::{
     ReviewedMask, Segmentation, Segmenter, SegmenterOptions, Symmetries, TagMode, Tiling, embedded_model,
     refined_label_map,
 };
-use vitpcm_data::{DataError, ImageLimits, read_image};
+use vitpcm_data::{DataError, Difficult, ImageLimits, read_image};
 use vitpcm_masks::{Classes, LabelMap};
 use vitpcm_train::Ranks;
 
@@ -49,6 +49,12 @@ pub(crate) struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     tags: TagOptions,
+    /// Only the images of this split of --tags-file: `val`, …, or `training` for what `train` learns from
+    #[arg(long, value_name = "NAME", requires = "tags_file")]
+    split: Option<String>,
+    /// In --tags-file, objects that VOC's annotations mark as difficult are no tags
+    #[arg(long, requires = "tags_file")]
+    skip_difficult: bool,
     /// Refine each mask by a dense CRF
     #[arg(long)]
     crf: bool,
@@ -125,7 +131,9 @@ impl TagSource {
     fn new(args: &Args, classes: &Classes) -> anyhow::Result<TagSource> {
         let options = &args.tags;
         if let Some(file) = &options.tags_file {
-            return Ok(TagSource::Table(TagTable::read(file, &args.paths, classes)?));
+            let difficult = if args.skip_difficult { Difficult::Exclude } else { Difficult::Include };
+            let split = args.split.as_deref();
+            return Ok(TagSource::Table(TagTable::read(file, &args.paths, classes, split, difficult)?));
         }
         if options.no_tags {
             return Ok(TagSource::Unknown);
@@ -195,7 +203,13 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     args.export.options()?;
     let segmenter = open_segmenter(args, session)?;
     let tags = TagSource::new(args, segmenter.classes()).map_err(usage)?;
-    let inputs = image_inputs::collect(&args.paths, session.common_messages())?;
+    let mut inputs = image_inputs::collect(&args.paths, session.common_messages())?;
+    if let (TagSource::Table(table), Some(split)) = (&tags, &args.split) {
+        inputs.images.retain(|input| table.tags_of(&input.path).is_some());
+        if inputs.images.is_empty() {
+            bail!("none of the images belongs to the split `{split}`");
+        }
+    }
     std::fs::create_dir_all(&args.out).with_context(|| format!("{}", args.out.display()))?;
     let class_list = segmenter.classes().names()[1..].join("\n") + "\n";
     if ranks.is_first() {

@@ -255,3 +255,24 @@ fn several_processes_that_do_not_know_of_each_other_are_refused() {
         assert!(stderr.contains("2 processes") && stderr.contains("MPI"), "{stderr}");
     }
 }
+
+#[test]
+fn segment_takes_one_split_of_a_data_set() {
+    let folder = Folder::with_scenes_and_model();
+    let (scenes, images) = (folder.text("scenes"), folder.text("scenes/images"));
+    let (model, out) = (folder.text("model.safetensors"), folder.text("out"));
+    let segment = |split: &str, code| {
+        let arguments = ["segment", &images, "--model", &model, "--out", &out, "--tags-file", &scenes];
+        check(&[&arguments[..], &["--split", split]].concat(), code)
+    };
+    let masks = || {
+        let masks = (0..6).filter(|i| folder.path(&format!("out/scene-{i:04}.png")).is_file());
+        masks.collect::<Vec<usize>>()
+    };
+    segment("val", 0);
+    assert_eq!(masks(), [4, 5]);
+    segment("training", 0);
+    assert_eq!(masks(), [0, 1, 2, 3, 4, 5]);
+    let (_, stderr) = segment("test", 2);
+    assert!(stderr.contains("no split `test`; expected `training` or one of: train, val"), "{stderr}");
+}
