@@ -1,7 +1,7 @@
 //! The dense CRF's settings as options: a preset, and every parameter on top of it.
 
 use clap::ValueEnum;
-use vitpcm::{CrfNormalization, CrfParams};
+use vitpcm::{CrfNormalization, CrfParams, CrfPreset};
 
 /// Settings that papers report.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -12,6 +12,16 @@ enum Preset {
     Deeplab,
     /// PSA, IRN, SEAM and others after pydensecrf's example: Gaussian 3, σ 3; bilateral 10, σ 80 px, σ 13; 10 iterations
     Irn,
+}
+
+impl From<Preset> for CrfPreset {
+    fn from(preset: Preset) -> Self {
+        match preset {
+            Preset::VitPcm => Self::VitPcm,
+            Preset::Deeplab => Self::Deeplab,
+            Preset::Irn => Self::Irn,
+        }
+    }
 }
 
 /// The CRF's options, as typed.
@@ -71,22 +81,7 @@ impl From<Normalization> for CrfNormalization {
 
 impl CrfOptions {
     pub(crate) fn params(&self) -> CrfParams {
-        let preset = match self.preset {
-            Preset::VitPcm => CrfParams::default(),
-            Preset::Deeplab => CrfParams {
-                gaussian_sigma: 3.0,
-                bilateral_sigma_xy: 121.0,
-                bilateral_sigma_rgb: 5.0,
-                ..CrfParams::default()
-            },
-            Preset::Irn => CrfParams {
-                gaussian_sigma: 3.0,
-                bilateral_weight: 10.0,
-                bilateral_sigma_xy: 80.0,
-                bilateral_sigma_rgb: 13.0,
-                ..CrfParams::default()
-            },
-        };
+        let preset = CrfPreset::from(self.preset).params();
         CrfParams {
             iterations: self.iterations.unwrap_or(preset.iterations),
             gaussian_weight: self.gaussian_weight.unwrap_or(preset.gaussian_weight),

@@ -1,9 +1,10 @@
 //! `vitpcm demo`: the main job from end to end on a data set that it draws for itself. Draw, train from tags alone,
 //! segment images held out, score them against the masks it knows, write a report.
 
-use crate::demo_report::{Curves, DemoReport, Example, ScoreRow};
+use crate::demo_report::{DemoReport, Example, ScoreRow};
 use crate::outcome::Outcome;
 use crate::output;
+use crate::report::Curves;
 use crate::session::Session;
 use crate::train;
 use anyhow::Context;
@@ -79,7 +80,7 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
 
     messages.note("4/4 writing the report");
     let path = args.out.join("report.html");
-    output::write_file(&path, report.html().as_bytes())?;
+    output::write_file(&path, report.html(&session.invocation).as_bytes())?;
     output::result(&format!("{}\nthe report is {}\n", report.table(), path.display()))?;
     Ok(Outcome::Done)
 }

@@ -12,7 +12,7 @@ mod evaluate;
 mod export;
 mod image_inputs;
 mod interrupt;
-mod line_chart;
+mod invocation;
 mod man;
 mod mask_exports;
 mod mask_formats;
@@ -22,12 +22,16 @@ mod model_random;
 mod outcome;
 mod output;
 mod refine;
+mod report;
 mod segment;
+mod segment_report;
 mod session;
 mod table;
 mod train;
+mod train_report;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use invocation::Invocation;
 use outcome::Outcome;
 use session::Session;
 use std::process::ExitCode;
@@ -103,13 +107,17 @@ fn main() -> ExitCode {
         Err(error) => return outcome::report(Err(outcome::usage(error)), &Ranks::Single),
     };
     outcome::end_all_ranks_on_panic(&ranks);
-    let arguments = match config_file::expanded_arguments(&Cli::command(), std::env::args_os().collect()) {
+    let typed: Vec<_> = std::env::args_os().collect();
+    let arguments = match config_file::expanded_arguments(&Cli::command(), typed.clone()) {
         Ok(arguments) => arguments,
         Err(error) => return outcome::report(Err(outcome::usage(error)), &ranks),
     };
-    let parsed = Cli::command().try_get_matches_from(arguments);
-    match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(cli) => outcome::report(run(cli, &ranks), &ranks),
+    let parsed = Cli::command().try_get_matches_from(arguments).and_then(|matches| {
+        let invocation = Invocation::new(&typed, &Cli::command(), &matches);
+        Ok((Cli::from_arg_matches(&matches)?, invocation))
+    });
+    match parsed {
+        Ok((cli, invocation)) => outcome::report(run(cli, invocation, &ranks), &ranks),
         // Wrong usage, or a wish for help.
         Err(text) => {
             if ranks.is_first() {
@@ -120,8 +128,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli, ranks: &Ranks) -> anyhow::Result<Outcome> {
-    let session = Session::new(&cli.common, ranks)?;
+fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcome> {
+    let session = Session::new(&cli.common, invocation, ranks)?;
     let is_shared = matches!(cli.command, Command::Train(_) | Command::Segment(_) | Command::Refine(_));
     if ranks.size() > 1 && !is_shared {
         let text =

@@ -9,6 +9,8 @@ use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports};
 use crate::mask_formats::{self, Format, Results, written_per_image};
 use crate::outcome::{Outcome, described, usage};
 use crate::output::{self, Messages};
+use crate::report::MaskLinks;
+use crate::segment_report::{Ending, ReportOptions, SegmentReport, Start};
 use crate::session::Session;
 use anyhow::{Context, anyhow, bail};
 use image::RgbImage;
@@ -17,7 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 use vitpcm::{
-    Segmentation, Segmenter, SegmenterOptions, Symmetries, TagMode, Tiling, embedded_model, refined_label_map,
+    ReviewedMask, Segmentation, Segmenter, SegmenterOptions, Symmetries, TagMode, Tiling, embedded_model,
+    refined_label_map,
 };
 use vitpcm_data::{DataError, Difficult, ImageLimits, read_image};
 use vitpcm_masks::{Classes, LabelMap};
@@ -91,6 +94,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     crf_options: CrfOptions,
     #[command(flatten)]
+    report_options: ReportOptions,
+    #[command(flatten)]
     export: ExportArgs,
 }
 
@@ -142,6 +147,22 @@ impl TagSource {
             index.ok_or_else(|| anyhow!("--tags: the model does not know `{name}`; it knows {}", known()))
         };
         Ok(TagSource::Given(options.tags.iter().map(index).collect::<Result<_, _>>()?))
+    }
+
+    /// How masks come to their tags, as part of a sentence.
+    fn description(&self) -> &'static str {
+        match self {
+            TagSource::Given(_) | TagSource::Table(_) => "tags given",
+            TagSource::Predicted { .. } => "tags found by the model",
+            TagSource::Unknown => "every class allowed everywhere",
+        }
+    }
+
+    fn given<'a>(&self, segmentation: &'a Segmentation) -> Option<&'a [usize]> {
+        match self {
+            TagSource::Given(_) | TagSource::Table(_) => Some(&segmentation.tags),
+            TagSource::Predicted { .. } | TagSource::Unknown => None,
+        }
     }
 
     fn mode_of(&self, input: &Input) -> anyhow::Result<TagMode<'_>> {
@@ -203,9 +224,12 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     if num_done > 0 {
         messages.note(format!("{num_done} of {} images are done already", inputs.images.len()));
     }
+    let start = if args.resume { Start::Resumed } else { Start::Fresh };
+    let places = (args.out.as_path(), &args.paths[..]);
+    let mut report = SegmentReport::open(&args.report_options, start, places, segmenter.classes(), ranks)?;
     let interrupt = Interrupt::listen()?;
     let started = Instant::now();
-    let written = run_stages(args, &segmenter, &tags, &todo, messages, &interrupt)?;
+    let written = run_stages(args, &segmenter, &tags, &todo, report.as_mut(), messages, &interrupt)?;
     let [num_written, num_failed] = ranks.sum_counts([written.tags.len(), written.num_failed]);
     // Everything is written by now, by all ranks. An export holds what is done, in this run or before.
     let [num_not_exported] = ranks.sum_counts([match ranks.is_first() {
@@ -217,7 +241,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         }
         false => 0,
     }]);
-    let num_failed = inputs.num_failed + num_failed + num_not_exported;
+    let mut num_failed = inputs.num_failed + num_failed + num_not_exported;
     if let Some(path) = &args.json {
         let all = tags_of_all(written.tags, &inputs.images, ranks)?;
         if ranks.is_first() {
@@ -230,7 +254,33 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         "{num_written} images segmented in {seconds:.1} s ({rate:.2} a second), {num_failed} failed; masks are in {}",
         args.out.display()
     ));
-    if ranks.any(interrupt.is_asked()) {
+    let is_interrupted = ranks.any(interrupt.is_asked());
+    if let Some(report) = report.filter(|_| ranks.is_first()) {
+        let ending = Ending {
+            inputs: &inputs.images,
+            num_failed,
+            is_interrupted,
+            model: &args
+                .model
+                .as_ref()
+                .map_or("the embedded model".into(), |path| path.display().to_string()),
+            tags: tags.description(),
+            tag_threshold: args.tags.tag_threshold,
+            links: match written_per_image(&args.format, &args.export).contains(&Format::Png) {
+                true => MaskLinks::BesideReport,
+                false => MaskLinks::None,
+            },
+            invocation: &session.invocation,
+        };
+        match report.write(&ending) {
+            Ok(path) => messages.note(format!("the report is {}", path.display())),
+            Err(error) => {
+                num_failed += 1;
+                messages.failure(format!("the report could not be written: {}", described(&error)));
+            }
+        }
+    }
+    if is_interrupted {
         messages.note("interrupted; the same command with --resume goes on");
         return Ok(Outcome::Interrupted);
     }
@@ -280,6 +330,7 @@ fn run_stages(
     segmenter: &Segmenter,
     tags: &TagSource,
     inputs: &[&Input],
+    report: Option<&mut SegmentReport>,
     messages: &Messages,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Written> {
@@ -289,7 +340,8 @@ fn run_stages(
     let (segmented_sender, segmented) = sync_channel(IN_FLIGHT);
     std::thread::scope(|scope| {
         scope.spawn(move || decode_all(inputs, &limits, interrupt, &decoded_sender));
-        let writer = scope.spawn(|| write_all(args, segmenter.classes(), segmented, messages, &bar));
+        let writer =
+            scope.spawn(|| write_all(args, segmenter.classes(), tags, segmented, report, messages, &bar));
         let mut num_failed = 0;
         for Decoded { input, image } in decoded {
             let result = image.map_err(anyhow::Error::from).and_then(|image| {
@@ -333,14 +385,23 @@ fn decode_all<'a>(
 fn write_all(
     args: &Args,
     classes: &Classes,
+    tags: &TagSource,
     segmented: Receiver<Segmented<'_>>,
+    mut report: Option<&mut SegmentReport>,
     messages: &Messages,
     bar: &indicatif::ProgressBar,
 ) -> Written {
     let mut written = Written::default();
     for item in segmented {
-        match write_one(args, classes, &item) {
-            Ok(()) => written.tags.push(image_tags(&item, classes)),
+        let result = write_one(args, classes, &item).and_then(|mask| match &mut report {
+            Some(report) => report.add(item.input, &reviewed(&item, &mask, tags)),
+            None => Ok(None),
+        });
+        match result {
+            Ok(truth_problem) => {
+                written.tags.push(image_tags(&item, classes));
+                truth_problem.iter().for_each(|text| bar.suspend(|| messages.failure(text)));
+            }
             Err(error) => {
                 written.num_failed += 1;
                 let path = item.input.path.display().to_string();
@@ -352,7 +413,7 @@ fn write_all(
     written
 }
 
-fn write_one(args: &Args, classes: &Classes, item: &Segmented<'_>) -> anyhow::Result<()> {
+fn write_one(args: &Args, classes: &Classes, item: &Segmented<'_>) -> anyhow::Result<LabelMap> {
     let Segmented { input, image, segmentation } = item;
     let mask: LabelMap = if args.crf {
         let params = args.crf_options.params();
@@ -369,7 +430,21 @@ fn write_one(args: &Args, classes: &Classes, item: &Segmented<'_>) -> anyhow::Re
         tags: &segmentation.tags,
     };
     let formats = written_per_image(&args.format, &args.export);
-    formats.iter().try_for_each(|format| format.write(&args.out, &input.name, &results))
+    formats.iter().try_for_each(|format| format.write(&args.out, &input.name, &results))?;
+    Ok(mask)
+}
+
+/// What the report is told of an image.
+fn reviewed<'a>(item: &'a Segmented<'_>, mask: &'a LabelMap, tags: &TagSource) -> ReviewedMask<'a> {
+    let Segmented { image, segmentation, .. } = item;
+    ReviewedMask {
+        image,
+        mask,
+        scores_on_grid: &segmentation.scores_on_grid,
+        tag_probabilities: &segmentation.tag_probabilities,
+        given_tags: tags.given(segmentation),
+        truth: None,
+    }
 }
 
 /// What all ranks say of their images, in the order of the inputs; on the first rank, in full.

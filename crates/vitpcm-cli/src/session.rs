@@ -1,5 +1,6 @@
 //! What every command takes, and what it becomes before the command runs.
 
+use crate::invocation::Invocation;
 use crate::outcome::usage;
 use crate::output::Messages;
 use anyhow::anyhow;
@@ -39,10 +40,11 @@ pub(crate) struct Session<'a> {
     pub(crate) messages: Messages,
     /// The processes that do the work together.
     pub(crate) ranks: &'a Ranks,
+    pub(crate) invocation: Invocation,
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(common: &Common, ranks: &'a Ranks) -> anyhow::Result<Self> {
+    pub(crate) fn new(common: &Common, invocation: Invocation, ranks: &'a Ranks) -> anyhow::Result<Self> {
         if let Some(threads) = common.threads {
             rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build_global()?;
         }
@@ -57,6 +59,7 @@ impl<'a> Session<'a> {
                 _ => Messages::Failures,
             },
             ranks,
+            invocation,
         })
     }
 

@@ -3,21 +3,22 @@
 
 use crate::data_inspect::Reading;
 use crate::interrupt::Interrupt;
-use crate::outcome::{Outcome, usage};
+use crate::outcome::{Outcome, described, usage};
 use crate::output::{self, Messages};
 use crate::session::Session;
+use crate::train_report::{State, TrainReport};
 use anyhow::{Context, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use vitpcm::Device;
+use vitpcm::{Device, Review};
 use vitpcm_data::Dataset;
 use vitpcm_nets::{Variant, import_backbone};
 use vitpcm_train::{
-    Backbone, Ending, EtTarget, Event, Preset, Start, TrainConfig, TrainData, TrainError, TrainJob,
-    TrainOutcome, has_saved_state,
+    Backbone, Ending, EtTarget, Event, Preset, RunSummary, Start, TrainConfig, TrainData, TrainError,
+    TrainJob, TrainOutcome, has_saved_state,
 };
 
 /// Where no live display is possible, a line is written this often.
@@ -37,7 +38,7 @@ pub(crate) struct Args {
     /// The data set: a folder with tagged images in any layout that `vitpcm data inspect` knows
     #[arg(long, value_name = "PATH")]
     data: PathBuf,
-    /// The run folder: config.toml, model.safetensors (best), last/, metrics.csv, TensorBoard events
+    /// The run folder: config.toml, model.safetensors (best), last/, metrics.csv, report.html, TensorBoard events
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
     /// Where paper and released code differ: ours, the code, or the text
@@ -230,7 +231,8 @@ pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOut
     let interrupt = Interrupt::listen()?;
     let stop = AtomicBool::new(false);
     let (sender, receiver) = channel();
-    let mut display = Display::new(&session.messages);
+    let report = session.ranks.is_first().then(|| TrainReport::new(job, &session.invocation));
+    let mut display = Display::new(&session.messages, report);
     let result = std::thread::scope(|scope| {
         let trainer = scope.spawn(|| {
             let sender = sender; // dropped with the thread: that ends the listening
@@ -239,6 +241,9 @@ pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOut
         display.listen(&receiver, &interrupt, &stop);
         trainer.join().map_err(|_| anyhow!("the training stopped by a bug; please report it"))
     })?;
+    if let Ok(outcome) = &result {
+        display.write_report(State::Ended(outcome.ending));
+    }
     display.bar.finish_and_clear();
     match result {
         Ok(outcome) => Ok((outcome, display.num_warnings)),
@@ -253,6 +258,9 @@ pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOut
 struct Display<'a> {
     messages: &'a Messages,
     bar: ProgressBar,
+    /// On the first rank.
+    report: Option<TrainReport<'a>>,
+    run: Option<RunSummary>,
     num_epochs: usize,
     best: Option<f64>,
     num_warnings: usize,
@@ -260,11 +268,12 @@ struct Display<'a> {
 }
 
 impl<'a> Display<'a> {
-    fn new(messages: &'a Messages) -> Self {
+    fn new(messages: &'a Messages, report: Option<TrainReport<'a>>) -> Self {
         let bar = messages.progress_bar(0, "steps");
         let template = "{prefix}\n{wide_bar} {pos}/{len} steps\n{msg}";
         bar.set_style(ProgressStyle::with_template(template).expect("the template is valid"));
-        Display { messages, bar, num_epochs: 0, best: None, num_warnings: 0, last_line: Instant::now() }
+        let (run, best, last_line) = (None, None, Instant::now());
+        Display { messages, bar, report, run, num_epochs: 0, best, num_warnings: 0, last_line }
     }
 
     fn listen(&mut self, receiver: &Receiver<Event>, interrupt: &Interrupt, stop: &AtomicBool) {
@@ -282,6 +291,28 @@ impl<'a> Display<'a> {
 
     fn say(&self, text: impl std::fmt::Display) {
         self.bar.suspend(|| self.messages.note(text));
+    }
+
+    fn keep_and_report(&mut self, reviews: &[Review]) {
+        match self.report.as_ref().map_or(Ok(()), |report| report.keep(reviews)) {
+            Ok(()) => self.write_report(State::Running),
+            Err(error) => self.warn_of_report(&error),
+        }
+    }
+
+    /// A report that cannot be written does not end a training.
+    fn write_report(&mut self, state: State) {
+        if let (Some(report), Some(run)) = (&self.report, &self.run)
+            && let Err(error) = report.write(run, state)
+        {
+            self.warn_of_report(&error);
+        }
+    }
+
+    fn warn_of_report(&mut self, error: &anyhow::Error) {
+        self.num_warnings += 1;
+        let text = format!("the report could not be written: {}", described(error));
+        self.bar.suspend(|| self.messages.failure(text));
     }
 
     fn show(&mut self, event: Event) {
@@ -309,6 +340,7 @@ impl<'a> Display<'a> {
                 if run.steps_before > 0 {
                     self.say(format!("continuing after step {}", run.steps_before));
                 }
+                self.run = Some(run);
             }
             Event::Step { row, num_steps, seconds_left } => {
                 let where_we_are =
@@ -334,7 +366,7 @@ impl<'a> Display<'a> {
                 self.bar.set_prefix(format!("{where_we_are}  {speed}{best}"));
                 self.bar.set_message(losses);
             }
-            Event::Epoch { epoch, mean_loss, validation, is_best } => {
+            Event::Epoch { epoch, mean_loss, validation, reviews, is_best } => {
                 let mut line = format!("epoch {epoch}/{}: loss {mean_loss:.4}", self.num_epochs);
                 if let Some(validation) = validation {
                     if let Some(miou) = validation.miou {
@@ -351,6 +383,9 @@ impl<'a> Display<'a> {
                 }
                 self.say(line);
                 self.last_line = Instant::now();
+                if !reviews.is_empty() {
+                    self.keep_and_report(&reviews);
+                }
             }
             Event::Saved { .. } => {}
         }

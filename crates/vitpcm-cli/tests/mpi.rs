@@ -211,6 +211,11 @@ fn ranks_share_a_folder_of_images_and_write_one_list_of_tags() {
         tags.push(std::fs::read_to_string(&json).unwrap());
         let (_, stderr) = check(start(ranks, &[&segment[..], &more[..], &["--resume"]].concat()), 1);
         assert_eq!(stderr.matches("25 of 26 images are done already").count(), 1, "{stderr}");
+        let report = std::fs::read_to_string(Path::new(&out).join("report.html")).unwrap();
+        assert!(report.contains("<strong>25</strong> of 26 images"), "{ranks} ranks: {}", &report[..9000]);
+        for scene in (0..25).map(|i| format!("scene-{i:04}: its mask")) {
+            assert_eq!(report.matches(&scene).count(), 1, "{ranks} ranks: {scene}");
+        }
         let refined = path(&format!("refined {ranks}"));
         let scores = path(&format!("masks {ranks}/npz"));
         let refine = ["refine", "--images", &images, "--scores", &scores, "--out", &refined];
@@ -233,10 +238,12 @@ fn ranks_share_a_folder_of_images_and_write_one_list_of_tags() {
     assert!(tags[0] == tags[1] && tags[0].contains("scene-0003.png"), "{}", tags[1]);
 }
 
+/// All but the report, which tells the command and the time.
 fn files(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
     let mut names: Vec<String> = files.map(|file| file.file_name().into_string().unwrap()).collect();
+    names.retain(|name| name != "report.html");
     names.sort();
     names
 }

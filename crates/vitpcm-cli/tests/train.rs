@@ -78,7 +78,12 @@ fn an_interrupted_or_killed_run_resumes_to_the_same_bytes() {
         signal(&child, "-KILL");
         child.wait().unwrap();
     }
+    let page = || std::fs::read_to_string(broken.join("report.html")).unwrap();
+    assert!(page().contains("The run goes on"), "reports are written at validations");
     check(start(&data, &broken, &["--resume"]), 0);
+    for expected in ["The run is finished", "Learning rate", "mIoU, tags given", "true masks", "et_target"] {
+        assert!(page().contains(expected), "{expected}");
+    }
     assert_eq!(steps(&broken), steps(&whole));
     for file in ["last/state.safetensors", "model.safetensors", "config.toml"] {
         let same = std::fs::read(whole.join(file)).unwrap() == std::fs::read(broken.join(file)).unwrap();

@@ -56,12 +56,7 @@ impl ConfusionMatrix {
             self.check_label("the prediction", predicted)?;
         }
         for (true_label, predicted, count) in found {
-            if true_label == IGNORE {
-                self.num_ignored += count;
-            } else {
-                let column = if predicted == IGNORE { self.num_classes } else { usize::from(predicted) };
-                self.counts[usize::from(true_label) * (self.num_classes + 1) + column] += count;
-            }
+            self.add_count(true_label, predicted, count);
         }
         Ok(())
     }
@@ -79,6 +74,38 @@ impl ConfusionMatrix {
         self.num_ignored += other.num_ignored;
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
+        }
+    }
+
+    /// What is not zero, as (truth, prediction, pixels) with 255 for unlabelled and for ignored pixels: one image's
+    /// matrix in a few numbers.
+    pub fn entries(&self) -> Vec<(u8, u8, u64)> {
+        let label = |class: usize| if class < self.num_classes { class as u8 } else { IGNORE };
+        let rows = self.counts.chunks_exact(self.num_classes + 1).enumerate();
+        let cells =
+            rows.flat_map(|(truth, row)| row.iter().enumerate().map(move |(p, &count)| (truth, p, count)));
+        let counts = cells.map(|(truth, prediction, count)| (label(truth), label(prediction), count));
+        counts.chain([(IGNORE, IGNORE, self.num_ignored)]).filter(|entry| entry.2 > 0).collect()
+    }
+
+    /// Adds what [`ConfusionMatrix::entries`] gave. On an error nothing is added.
+    pub fn add_entries(&mut self, entries: &[(u8, u8, u64)]) -> Result<(), MaskError> {
+        for &(truth, prediction, _) in entries {
+            self.check_label("the truth", truth)?;
+            self.check_label("the prediction", prediction)?;
+        }
+        for &(truth, prediction, count) in entries {
+            self.add_count(truth, prediction, count);
+        }
+        Ok(())
+    }
+
+    fn add_count(&mut self, truth: u8, prediction: u8, count: u64) {
+        if truth == IGNORE {
+            self.num_ignored += count;
+        } else {
+            let column = if prediction == IGNORE { self.num_classes } else { usize::from(prediction) };
+            self.counts[usize::from(truth) * (self.num_classes + 1) + column] += count;
         }
     }
 
@@ -240,6 +267,19 @@ mod tests {
 
     fn close(value: Option<f64>, expected: f64) -> bool {
         (value.unwrap() - expected).abs() < 1e-12
+    }
+
+    #[test]
+    fn a_matrix_is_the_sum_of_its_entries() {
+        let mut matrix = ConfusionMatrix::new(3);
+        matrix.add(&map(&[0, 1, 255, 2, 0, 1]), &map(&[0, 1, 1, 0, 255, 255])).unwrap();
+        let entries = matrix.entries();
+        assert_eq!(entries, [(0, 0, 1), (0, 2, 1), (1, 1, 1), (1, 255, 1), (255, 255, 2)]);
+        let mut sum = ConfusionMatrix::new(3);
+        sum.add_entries(&entries).unwrap();
+        assert_eq!(sum, matrix);
+        assert!(sum.add_entries(&[(0, 0, 1), (3, 0, 1)]).is_err());
+        assert_eq!(sum, matrix);
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod picture;
 pub mod resampling;
 mod score_file;
 mod score_map;
+mod sureness;
 mod symmetry;
 
 pub use classes::{BACKGROUND, Classes};
@@ -44,7 +45,7 @@ pub use label_png::{
     MAX_MASK_PIXELS, encode_label_png, read_label_png, read_label_png_size, write_label_png,
 };
 pub use npy::encoded as npy_bytes;
-pub use picture::{Picture, heat_map, overlay, viridis};
+pub use picture::{Picture, heat_map, mask_layer_png, overlay, viridis};
 pub use score_file::{StoredScores, write_label_npy};
 pub use score_map::ScoreMap;
 pub use symmetry::Symmetry;

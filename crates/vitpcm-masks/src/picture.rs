@@ -23,12 +23,7 @@ impl Picture {
     /// # Panics
     /// If `rgb` does not hold three values for each of `width × height` pixels, or a side does not fit in 32 bits.
     pub fn png(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let mut encoder = png::Encoder::new(&mut bytes, self.width as u32, self.height as u32);
-        encoder.set_color(png::ColorType::Rgb);
-        let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(&self.rgb));
-        written.expect("memory takes all");
-        bytes
+        png_bytes((self.width, self.height), png::ColorType::Rgb, &self.rgb)
     }
 
     /// Writes a PNG, whole or not at all.
@@ -53,24 +48,46 @@ pub fn overlay(image_rgb: &[u8], mask: &LabelMap, opacity: f32) -> Picture {
     let (width, height) = mask.size();
     assert_eq!(image_rgb.len(), 3 * width * height, "image and mask have one size");
     let mut picture = Picture { width, height, rgb: image_rgb.to_vec() };
-    let labels = mask.labels();
-    for (i, &label) in labels.iter().enumerate() {
+    for (i, colour, strength) in coloured_pixels(mask, opacity) {
+        for (value, colour) in picture.rgb[3 * i..3 * i + 3].iter_mut().zip(colour) {
+            *value = (f32::from(*value) * (1.0 - strength) + f32::from(colour) * strength).round() as u8;
+        }
+    }
+    picture
+}
+
+/// What [`overlay`] lays over an image, as the bytes of a PNG that is transparent elsewhere: a page can show it over the
+/// image, or not.
+pub fn mask_layer_png(mask: &LabelMap, opacity: f32) -> Vec<u8> {
+    let mut rgba = vec![0; 4 * mask.labels().len()];
+    for (i, [red, green, blue], strength) in coloured_pixels(mask, opacity) {
+        rgba[4 * i..4 * i + 4].copy_from_slice(&[red, green, blue, (255.0 * strength).round() as u8]);
+    }
+    png_bytes(mask.size(), png::ColorType::Rgba, &rgba)
+}
+
+/// The pixels of a mask that are not background: index, colour, and how strongly it covers the image.
+fn coloured_pixels(mask: &LabelMap, opacity: f32) -> impl Iterator<Item = (usize, [u8; 3], f32)> + '_ {
+    let ((width, height), labels) = (mask.size(), mask.labels());
+    labels.iter().enumerate().filter(|(_, label)| **label != 0).map(move |(i, &label)| {
         let (x, y) = (i % width, i / width);
         let differs = |j: usize| labels[j] != label;
         let is_edge = (x > 0 && differs(i - 1))
             || (y > 0 && differs(i - width))
             || (x + 1 < width && differs(i + 1))
             || (y + 1 < height && differs(i + width));
-        if label == 0 {
-            continue;
-        }
         let colour = if label == IGNORE { [255; 3] } else { voc_colour(label) };
-        let strength = if is_edge { 1.0 } else { opacity };
-        for (value, colour) in picture.rgb[3 * i..3 * i + 3].iter_mut().zip(colour) {
-            *value = (f32::from(*value) * (1.0 - strength) + f32::from(colour) * strength).round() as u8;
-        }
-    }
-    picture
+        (i, colour, if is_edge { 1.0 } else { opacity })
+    })
+}
+
+fn png_bytes((width, height): (usize, usize), kind: png::ColorType, pixels: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width as u32, height as u32);
+    encoder.set_color(kind);
+    let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(pixels));
+    written.expect("memory takes all");
+    bytes
 }
 
 /// Height of the colour bar, its distance from the picture and the room for its figures.
@@ -145,6 +162,23 @@ mod tests {
         assert_eq!(picture.rgb[..3], [100, 100, 100]);
         assert_eq!(picture.rgb[3..6], [128, 0, 0]); // an edge in full colour
         assert_eq!(picture.rgb[3 * 7..3 * 7 + 3], [114, 50, 50]); // inside: half of each
+    }
+
+    #[test]
+    fn a_layer_over_the_image_looks_like_the_overlay() {
+        let mask = LabelMap::new(5, 3, vec![0, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0, 1, 1, 1, 255]).unwrap();
+        let bytes = mask_layer_png(&mask, 0.5);
+        let mut reader = png::Decoder::new(std::io::Cursor::new(bytes)).read_info().unwrap();
+        let mut rgba = vec![0; reader.output_buffer_size().unwrap()];
+        reader.next_frame(&mut rgba).unwrap();
+        let flat = overlay(&[100; 45], &mask, 0.5);
+        for (layer, expected) in rgba.chunks_exact(4).zip(flat.rgb.chunks_exact(3)) {
+            let alpha = f32::from(layer[3]) / 255.0;
+            for (&colour, &expected) in layer.iter().zip(expected) {
+                let value = 100.0 * (1.0 - alpha) + f32::from(colour) * alpha;
+                assert!((value - f32::from(expected)).abs() < 1.0, "{layer:?} {expected}");
+            }
+        }
     }
 
     #[test]

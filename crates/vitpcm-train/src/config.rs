@@ -399,10 +399,10 @@ mod tests {
         let config = TrainConfig::default();
         for assignment in [
             "losses.et_target=none",
-            "losses.et_weight=2",
+            "losses.et_weight=3",
             "model.conditioning = none",
             "model.pooling=top-k",
-            "model.dropout.backbone=0",
+            "model.dropout.backbone=0.1",
             "schedule.unfreeze=all",
             "schedule.unfreeze=3",
             "schedule.rate=3e-4",

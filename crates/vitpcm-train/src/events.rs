@@ -1,5 +1,7 @@
 //! What a run tells whoever started it, as plain data over a channel. This crate prints nothing.
 
+use vitpcm::Review;
+
 use crate::metrics_csv::MetricsRow;
 use crate::validation::Validation;
 
@@ -29,6 +31,8 @@ pub enum Event {
         mean_loss: f32,
         /// How well the network does now, where there is something to validate on.
         validation: Option<Validation>,
+        /// The images validated on, the least sure first; pictures of the first few.
+        reviews: Vec<Review>,
         /// Whether it is the best so far; the model was saved then.
         is_best: bool,
     },

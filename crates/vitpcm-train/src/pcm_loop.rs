@@ -374,14 +374,14 @@ pub fn train(
             save(&mut progress, &step, &adam, average.as_ref(), &files)?;
             return outcome(Ending::Interrupted, &progress);
         }
-        let validation = match validated {
-            None => None,
+        let (validation, reviews) = match validated {
+            None => (None, Vec::new()),
             Some(validated) => {
                 if let Some(files) = &mut files {
                     files.write_validation_events(progress.step, &validated)?;
                 }
                 validated.warnings.into_iter().for_each(&mut warn);
-                Some(validated.validation)
+                (Some(validated.validation), validated.reviews)
             }
         };
         let is_best = match (&validation, progress.best) {
@@ -404,7 +404,7 @@ pub fn train(
             files.metrics.append(&row, validation.as_ref())?;
         }
         let mean_loss = (progress.epoch_loss_sum / progress.epoch_steps as f64) as f32;
-        tell(Event::Epoch { epoch, mean_loss, validation, is_best });
+        tell(Event::Epoch { epoch, mean_loss, validation, reviews, is_best });
 
         progress.epoch += 1;
         (progress.images_taken, progress.epoch_steps, progress.epoch_loss_sum) = (0, 0, 0.0);

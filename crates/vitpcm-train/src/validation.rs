@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use candle_core::Device;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use vitpcm::{RawScores, Segmenter, SegmenterOptions, TagMode};
+use vitpcm::{
+    LeastSure, RawScores, Review, ReviewPictures, ReviewedMask, Segmenter, SegmenterOptions, TagMode,
+};
 use vitpcm_data::{ImageLimits, Loader, MaskSource, TaggedImage, Tags, read_image};
 use vitpcm_masks::resampling::{Alignment, Part, resize_plane, resize_rgb8};
 use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap, Picture, overlay, viridis};
@@ -15,7 +17,7 @@ use vitpcm_nets::{Model, PcmConfig, Precision};
 use crate::batch::TaggedBatch;
 use crate::batch_stream::take_images;
 use crate::config::{EtTarget, LossConfig, TrainConfig};
-use crate::error::Result;
+use crate::error::{Result, TrainError};
 use crate::pcm_step::PcmStep;
 use crate::ranks::Ranks;
 use crate::schedule::Trained;
@@ -26,6 +28,8 @@ const TILE: usize = 160;
 const HEAT_MAPS: usize = 3;
 /// Images that go through the network at a time.
 const BATCH: usize = 8;
+/// Reviews that come with pictures, those of the least sure images.
+const REVIEW_PICTURES: usize = 24;
 
 /// How well the network does. Percentages, except the loss.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -68,6 +72,8 @@ pub(crate) struct Validator<'a> {
 pub(crate) struct Validated {
     pub(crate) validation: Validation,
     pub(crate) strips: Vec<(String, Picture)>,
+    /// Every image's, the least sure first; of all ranks, on the first one.
+    pub(crate) reviews: Vec<Review>,
     /// Images and masks that could not be used, and why.
     pub(crate) warnings: Vec<String>,
 }
@@ -92,7 +98,8 @@ impl Validator<'_> {
         let segmenter = Segmenter::new(model, self.device, options)?;
         let mut matrix = ConfusionMatrix::new(self.classes.len());
         let (mut tags, mut num_masks) = (TagCounts::default(), 0usize);
-        let (mut strips, mut warnings) = (Vec::new(), Vec::new());
+        let (mut strips, mut reviews, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+        let mut least_sure = LeastSure::new(REVIEW_PICTURES);
         let own: Vec<&ValidationImage> =
             self.images.iter().skip(ranks.rank()).step_by(ranks.size()).collect();
         let mut is_stopped = false;
@@ -113,20 +120,39 @@ impl Validator<'_> {
             let scores = segmenter.score_batch(&pixels)?;
             let masks = readable.par_iter().zip(&scores).map(|((image, _), scores)| {
                 let given: Vec<usize> = image.image.tags.iter().map(usize::from).collect();
-                let mask = scores.with_tags(TagMode::Given(&given))?.label_map();
-                Ok((given, mask, image.truth.as_ref().map(|truth| truth.read(self.classes))))
+                let segmentation = scores.with_tags(TagMode::Given(&given))?;
+                let mask = segmentation.label_map();
+                Ok((given, segmentation, mask, image.truth.as_ref().map(|truth| truth.read(self.classes))))
             });
             let masks = masks.collect::<Result<Vec<_>>>()?;
-            for (((image, pixels), scores), (given, mask, truth)) in readable.iter().zip(&scores).zip(masks) {
+            for (((image, pixels), scores), (given, segmentation, mask, truth)) in
+                readable.iter().zip(&scores).zip(masks)
+            {
                 tags.add(&image.image.tags, scores, self.config.validation.tag_threshold);
-                if let Some(truth) = truth {
-                    match truth.and_then(|truth| Ok(matrix.add(&mask, &truth)?)) {
-                        Ok(()) => num_masks += 1,
-                        Err(error) => {
-                            warnings.push(format!("{error}; its mask does not count"));
-                        }
+                let mut warn = |error: TrainError| warnings.push(format!("{error}; its mask does not count"));
+                let truth = truth.and_then(|truth| truth.map_err(|error| warn(error.into())).ok());
+                let mut reviewed = ReviewedMask {
+                    image: pixels,
+                    mask: &mask,
+                    scores_on_grid: &segmentation.scores_on_grid,
+                    tag_probabilities: &segmentation.tag_probabilities,
+                    given_tags: Some(&given),
+                    truth: truth.as_ref(),
+                };
+                let mut review = match Review::new(&image.image.name, &reviewed) {
+                    Ok(review) => review,
+                    Err(error) => {
+                        warn(error.into());
+                        reviewed.truth = None;
+                        Review::new(&image.image.name, &reviewed)?
                     }
+                };
+                matrix.add_entries(&review.confusion)?;
+                num_masks += usize::from(reviewed.truth.is_some());
+                if least_sure.takes(review.sureness) {
+                    review.pictures = Some(ReviewPictures::new(&reviewed)?);
                 }
+                reviews.push(review);
                 if strips.len() < self.config.validation.pictures {
                     let rgb =
                         (pixels.as_raw().as_slice(), (pixels.width() as usize, pixels.height() as usize));
@@ -157,7 +183,8 @@ impl Validator<'_> {
         let guessing = (self.classes.len() as f64).ln();
         let score = miou.unwrap_or(tag_f1 - 100.0 * et_loss.unwrap_or(0.0) / guessing);
         let validation = Validation { miou, pixel_accuracy, tag_f1, et_loss, score };
-        Ok(Some(Validated { validation, strips, warnings }))
+        let reviews = reviews_of_all(reviews, ranks)?;
+        Ok(Some(Validated { validation, strips, reviews, warnings }))
     }
 
     /// `L_ET` over the validation images, whose views are the same each time.
@@ -189,6 +216,23 @@ impl Validator<'_> {
         ranks.sum(&mut sums);
         Ok(sums[0] / sums[1].max(1.0))
     }
+}
+
+/// All ranks' reviews on the first rank, the least sure first, with pictures of those alone.
+fn reviews_of_all(own: Vec<Review>, ranks: &Ranks) -> Result<Vec<Review>> {
+    let mut all = match ranks.size() {
+        1 => own,
+        _ => {
+            let lost =
+                |error| TrainError::Ranks(format!("a rank's validation did not arrive whole: {error}"));
+            let gathered = ranks.gather(serde_json::to_vec(&own).map_err(lost)?);
+            let lists = gathered.iter().map(|json| serde_json::from_slice::<Vec<Review>>(json).map_err(lost));
+            lists.collect::<Result<Vec<_>>>()?.concat()
+        }
+    };
+    all.sort_by(|a, b| a.sureness.total_cmp(&b.sureness).then_with(|| a.name.cmp(&b.name)));
+    all.iter_mut().skip(REVIEW_PICTURES).for_each(|review| review.pictures = None);
+    Ok(all)
 }
 
 /// Right and wrong tags.

@@ -30,6 +30,9 @@ pub enum SegmentError {
     /// Options that no image can satisfy.
     #[error("{0}")]
     BadOptions(String),
+    /// A picture for people that could not be made.
+    #[error("picture: {0}")]
+    Picture(String),
     /// A tag that is none of the model's classes.
     #[error("tag {tag} is not a class of the model, which has 1 to {}", num_classes - 1)]
     UnknownTag {

@@ -27,6 +27,7 @@ mod embedded;
 mod error;
 mod grid_plan;
 mod refinement;
+mod review;
 mod segmentation;
 mod segmenter;
 
@@ -35,7 +36,8 @@ pub use dense_crf::{Normalization as CrfNormalization, Params as CrfParams};
 pub use device::{DeviceName, suitable_precision};
 pub use embedded::embedded_model;
 pub use error::SegmentError;
-pub use refinement::refined_label_map;
+pub use refinement::{CrfPreset, refined_label_map, refined_scores};
+pub use review::{LeastSure, Review, ReviewPictures, ReviewedMask};
 pub use segmentation::{RawScores, Segmentation, TagMode};
 pub use segmenter::{Segmenter, SegmenterOptions, Symmetries, Tiling, random_model};
 pub use vitpcm_nets::{Model, Precision, Storage};

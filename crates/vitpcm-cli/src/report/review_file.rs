@@ -1,0 +1,209 @@
+//! Reviews on disk, one JSON object a line, appended as images are done: a run that is interrupted, killed or resumed knows
+//! all that was done before, and memory need not hold it. Each rank has a file of its own.
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use vitpcm::Review;
+use vitpcm_masks::atomic_file;
+
+/// A line of the file.
+#[derive(Serialize, Deserialize)]
+struct Line<R> {
+    /// When it was written, in milliseconds since 1970: an image may be done more than once, and the last time counts.
+    at: u64,
+    #[serde(flatten)]
+    review: R,
+}
+
+fn line(review: &Review) -> anyhow::Result<Vec<u8>> {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut bytes = serde_json::to_vec(&Line { at: since_1970.as_millis() as u64, review })?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// A file that is appended to.
+pub(crate) struct ReviewFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl ReviewFile {
+    /// Opens or makes a file, behind its last whole line: a kill may have cut one short.
+    pub(crate) fn append_to(path: &Path) -> anyhow::Result<ReviewFile> {
+        let open = || {
+            let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
+            let length = file.metadata()?.len();
+            if length > 0 {
+                let mut last = [0];
+                file.seek(SeekFrom::Start(length - 1))?;
+                file.read_exact(&mut last)?;
+                if last != *b"\n" {
+                    file.write_all(b"\n")?;
+                }
+            }
+            Ok::<_, std::io::Error>(file)
+        };
+        let file = open().with_context(|| format!("{}", path.display()))?;
+        Ok(ReviewFile { path: path.to_path_buf(), file })
+    }
+
+    pub(crate) fn append(&mut self, review: &Review) -> anyhow::Result<()> {
+        self.file.write_all(&line(review)?).with_context(|| format!("{}", self.path.display()))
+    }
+}
+
+/// Writes a file of few reviews, whole or not at all.
+pub(crate) fn write_all(path: &Path, reviews: &[Review]) -> anyhow::Result<()> {
+    let lines = reviews.iter().map(line).collect::<anyhow::Result<Vec<_>>>()?.concat();
+    atomic_file::write(path, |file| file.write_all(&lines)).with_context(|| format!("{}", path.display()))
+}
+
+/// All of a file of few reviews; none where there is no file.
+pub(crate) fn read_all(path: &Path) -> anyhow::Result<Vec<Review>> {
+    let mut reviews = Vec::new();
+    for_each_line(path, |_, line: Line<Review>| reviews.push(line.review))?;
+    Ok(reviews)
+}
+
+/// Where a review is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Place {
+    file: usize,
+    offset: u64,
+    at: u64,
+    pub(crate) sureness: f32,
+}
+
+/// What [`newest_places`] reads of a line.
+#[derive(Deserialize)]
+struct Key {
+    name: String,
+    sureness: f32,
+}
+
+/// The newest review of each name, of those `wanted`, in several files.
+pub(crate) fn newest_places(
+    paths: &[PathBuf],
+    wanted: impl Fn(&str) -> bool,
+) -> anyhow::Result<HashMap<String, Place>> {
+    let mut places: HashMap<String, Place> = HashMap::new();
+    for (file, path) in paths.iter().enumerate() {
+        for_each_line(path, |offset, Line { at, review: Key { name, sureness } }| {
+            if wanted(&name) && places.get(&name).is_none_or(|known| known.at <= at) {
+                places.insert(name, Place { file, offset, at, sureness });
+            }
+        })?;
+    }
+    Ok(places)
+}
+
+/// Reads reviews again, in the order of their places.
+pub(crate) fn read_at<'a>(
+    paths: &[PathBuf],
+    places: impl IntoIterator<Item = &'a Place>,
+    mut take: impl FnMut(Review),
+) -> anyhow::Result<()> {
+    let mut readers: HashMap<usize, BufReader<File>> = HashMap::new();
+    let mut bytes = Vec::new();
+    for place in places {
+        let path = &paths[place.file];
+        let mut read = || {
+            let reader = match readers.entry(place.file) {
+                std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+                std::collections::hash_map::Entry::Vacant(entry) => {
+                    entry.insert(BufReader::new(File::open(path)?))
+                }
+            };
+            // Within the buffer where it can be: places usually follow each other.
+            let position = reader.stream_position()?;
+            reader.seek_relative(place.offset as i64 - position as i64)?;
+            bytes.clear();
+            reader.read_until(b'\n', &mut bytes)
+        };
+        read().with_context(|| format!("{}", path.display()))?;
+        if let Ok(line) = serde_json::from_slice::<Line<Review>>(&bytes) {
+            take(line.review);
+        }
+    }
+    Ok(())
+}
+
+impl Place {
+    /// In this order a file is read from its beginning to its end.
+    pub(crate) fn reading_order(&self) -> (usize, u64) {
+        (self.file, self.offset)
+    }
+}
+
+/// Every line that can be understood, with where it starts. A file that is not there has none.
+fn for_each_line<R: for<'a> Deserialize<'a>>(
+    path: &Path,
+    mut take: impl FnMut(u64, Line<R>),
+) -> anyhow::Result<()> {
+    let mut reader = match File::open(path) {
+        Ok(file) => BufReader::new(file),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(|| format!("{}", path.display())),
+    };
+    let (mut offset, mut bytes) = (0, Vec::new());
+    loop {
+        bytes.clear();
+        let length = reader.read_until(b'\n', &mut bytes).with_context(|| format!("{}", path.display()))?;
+        if length == 0 {
+            return Ok(());
+        }
+        if let Ok(line) = serde_json::from_slice(&bytes) {
+            take(offset, line);
+        }
+        offset += length as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::summary::tests::review;
+    use super::*;
+
+    #[test]
+    fn the_newest_review_of_an_image_counts_and_lines_cut_short_do_not_matter() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["0.jsonl", "1.jsonl", "2.jsonl"].map(|name| folder.path().join(name));
+        let mut first = ReviewFile::append_to(&paths[0]).unwrap();
+        for name in ["a", "b", "c"] {
+            first.append(&review(name, None, [1.0, 0.1, 0.2])).unwrap();
+        }
+        drop(first);
+        // A kill in the middle of a line; then the run goes on.
+        let whole = std::fs::read(&paths[0]).unwrap();
+        std::fs::write(&paths[0], &whole[..whole.len() - 20]).unwrap();
+        let mut newer = review("a", None, [1.0, 0.1, 0.2]);
+        newer.sureness = 0.25;
+        ReviewFile::append_to(&paths[0]).unwrap().append(&newer).unwrap();
+        ReviewFile::append_to(&paths[1]).unwrap().append(&review("d", None, [1.0, 0.1, 0.2])).unwrap();
+
+        let places = newest_places(&paths, |name| name != "b").unwrap();
+        let mut names: Vec<&String> = places.keys().collect();
+        names.sort();
+        assert_eq!(names, ["a", "d"]);
+        assert_eq!(places["a"].sureness, 0.25);
+        let mut found = Vec::new();
+        read_at(&paths, [&places["d"], &places["a"]], |review| found.push(review)).unwrap();
+        assert_eq!((found[0].name.as_str(), &found[1]), ("d", &newer));
+    }
+
+    #[test]
+    fn few_reviews_are_written_and_read_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("validation.jsonl");
+        assert!(read_all(&path).unwrap().is_empty());
+        let reviews = [review("a", Some(vec![1]), [1.0, 0.1, 0.2]), review("b", None, [1.0, 0.3, 0.2])];
+        write_all(&path, &reviews).unwrap();
+        assert_eq!(read_all(&path).unwrap(), reviews);
+    }
+}

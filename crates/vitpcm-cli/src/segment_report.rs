@@ -1,0 +1,252 @@
+//! The report of `vitpcm segment`: a review of each image is stored as its mask is written, and the page is made of those
+//! at the end, also after Ctrl-C, and of what earlier runs stored where one is resumed.
+
+use crate::image_inputs::Input;
+use crate::invocation::Invocation;
+use crate::outcome::usage;
+use crate::output;
+use crate::report::{self, MaskLinks, Page, Place, ReviewFile, Reviewed, Summary, escaped};
+use crate::table::grouped;
+use anyhow::{Context, bail};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use vitpcm::{LeastSure, Review, ReviewPictures, ReviewedMask};
+use vitpcm_data::{Dataset, MaskSource, OpenOptions};
+use vitpcm_masks::{Classes, LabelMap};
+use vitpcm_train::Ranks;
+
+/// Where reviews are stored, below the folder of the masks.
+const FOLDER: &str = ".report";
+/// Rows of the page; a browser shows so many at once.
+const MAX_ROWS: usize = 2000;
+
+/// The report's options, as typed.
+#[derive(clap::Args)]
+pub(crate) struct ReportOptions {
+    /// Leave out report.html
+    #[arg(long, help_heading = "Report")]
+    no_report: bool,
+    /// Pictures in the report, of the images the model is least sure of
+    #[arg(long, value_name = "N", default_value_t = 48, help_heading = "Report")]
+    report_pictures: usize,
+    /// True masks, named after the images, to score ours by in the report [default: those of the data set, if PATH is one]
+    #[arg(long, value_name = "DIR", help_heading = "Report")]
+    truth: Option<PathBuf>,
+}
+
+/// Whether the images of earlier runs count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    Fresh,
+    Resumed,
+}
+
+/// A report being gathered.
+pub(crate) struct SegmentReport {
+    out: PathBuf,
+    classes: Classes,
+    least_sure: LeastSure,
+    num_pictures: usize,
+    truths: Truths,
+    file: ReviewFile,
+}
+
+impl SegmentReport {
+    /// Begins a report of the images of `paths`; nothing where none is wanted.
+    pub(crate) fn open(
+        options: &ReportOptions,
+        start: Start,
+        (out, paths): (&Path, &[PathBuf]),
+        classes: &Classes,
+        ranks: &Ranks,
+    ) -> anyhow::Result<Option<SegmentReport>> {
+        if options.no_report {
+            return Ok(None);
+        }
+        let truths = match &options.truth {
+            Some(folder) => Truths::in_folder(folder).map_err(usage)?,
+            None => Truths::of_data_sets(paths, classes),
+        };
+        let folder = out.join(FOLDER);
+        std::fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+        if start == Start::Fresh && ranks.is_first() {
+            for path in review_files(out)? {
+                std::fs::remove_file(&path).with_context(|| format!("{}", path.display()))?;
+            }
+        }
+        ranks.any(false); // no rank begins before that is done
+        let path = folder.join(format!("images-{}.jsonl", ranks.rank()));
+        let mut least_sure = LeastSure::new(options.report_pictures);
+        report::newest_places(std::slice::from_ref(&path), |_| true)?.values().for_each(|place| {
+            least_sure.takes(place.sureness);
+        });
+        Ok(Some(SegmentReport {
+            out: out.to_path_buf(),
+            classes: classes.clone(),
+            least_sure,
+            num_pictures: options.report_pictures,
+            truths,
+            file: ReviewFile::append_to(&path)?,
+        }))
+    }
+
+    /// Adds an image whose results are written. Gives what is wrong with its true mask, if something is; it is reviewed
+    /// without then.
+    pub(crate) fn add(
+        &mut self,
+        input: &Input,
+        reviewed: &ReviewedMask<'_>,
+    ) -> anyhow::Result<Option<String>> {
+        let (truth, mut problem) = match self.truths.read(input, &self.classes) {
+            Ok(truth) => (truth, None),
+            Err(reason) => (None, Some(reason)),
+        };
+        let mut reviewed = ReviewedMask { truth: truth.as_ref(), ..*reviewed };
+        let mut review = match Review::new(&input.name, &reviewed) {
+            Ok(review) => review,
+            Err(error) => {
+                problem = Some(error.to_string());
+                reviewed.truth = None;
+                Review::new(&input.name, &reviewed)?
+            }
+        };
+        if self.least_sure.takes(review.sureness) {
+            review.pictures = Some(ReviewPictures::new(&reviewed)?);
+        }
+        self.file.append(&review)?;
+        Ok(problem.map(|reason| format!("{}: not scored: {reason}", input.path.display())))
+    }
+
+    /// Writes the page of all ranks' images, as far as they are among `inputs`; to be called on the first rank, when all
+    /// have added theirs.
+    pub(crate) fn write(self, ending: &Ending<'_>) -> anyhow::Result<PathBuf> {
+        let names: HashSet<&str> = ending.inputs.iter().map(|input| input.name.as_str()).collect();
+        let paths = review_files(&self.out)?;
+        let by_name = report::newest_places(&paths, |name| names.contains(name))?;
+        let mut summary = Summary::new(&self.classes, ending.tag_threshold);
+        let mut places: Vec<&Place> = by_name.values().collect();
+        places.sort_by_key(|place| place.reading_order());
+        report::read_at(&paths, places.iter().copied(), |review| _ = summary.add(&review))?;
+
+        let mut least_sure: Vec<(&String, &Place)> = by_name.iter().collect();
+        least_sure.sort_by(|a, b| a.1.sureness.total_cmp(&b.1.sureness).then_with(|| a.0.cmp(b.0)));
+        least_sure.truncate(MAX_ROWS.max(self.num_pictures));
+        let mut rows = Vec::with_capacity(least_sure.len());
+        let mut num_shown = 0;
+        report::read_at(&paths, least_sure.iter().map(|(_, place)| *place), |mut review| {
+            if num_shown == self.num_pictures {
+                review.pictures = None;
+            }
+            num_shown += usize::from(review.pictures.is_some());
+            if summary.fits(&review) {
+                rows.push(review);
+            }
+        })?;
+
+        let reviewed = Reviewed { summary: &summary, rows: &rows, links: ending.links, what: "images" };
+        let path = self.out.join("report.html");
+        output::write_file(&path, page(&reviewed, ending).html().as_bytes())?;
+        Ok(path)
+    }
+}
+
+/// How a run ended, for the page.
+pub(crate) struct Ending<'a> {
+    pub(crate) inputs: &'a [Input],
+    pub(crate) num_failed: usize,
+    pub(crate) is_interrupted: bool,
+    pub(crate) model: &'a str,
+    /// How masks came to their tags, to follow "… images segmented by …, ".
+    pub(crate) tags: &'a str,
+    pub(crate) tag_threshold: f32,
+    pub(crate) links: MaskLinks,
+    pub(crate) invocation: &'a Invocation,
+}
+
+fn page(reviewed: &Reviewed<'_>, ending: &Ending<'_>) -> Page {
+    let num_images = reviewed.summary.num_images;
+    let mut lead = format!(
+        "<strong>{}</strong> of {} images segmented by {}, {}.",
+        grouped(num_images as u64),
+        grouped(ending.inputs.len() as u64),
+        escaped(ending.model),
+        escaped(ending.tags)
+    );
+    let num_unknown = ending.inputs.len().saturating_sub(num_images + ending.num_failed);
+    if ending.is_interrupted {
+        lead += " The run was interrupted; the same command with <code>--resume</code> goes on.";
+    } else if num_unknown > 0 {
+        lead += &format!(
+            " Of {num_unknown} more there are results, but no review: they were made without a report."
+        );
+    }
+    let mut page = Page::new("segment", "Segmentation report", lead);
+    page.figure("images", &grouped(num_images as u64), "segmented");
+    if ending.num_failed > 0 {
+        page.figure("failed", &grouped(ending.num_failed as u64), "named on stderr");
+    }
+    reviewed.put_figures(&mut page);
+    reviewed.put_sections(&mut page);
+    page.origin_section(ending.invocation, "");
+    page
+}
+
+/// The files of all ranks, of this run and of earlier ones with more.
+fn review_files(out: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let folder = out.join(FOLDER);
+    let list = || {
+        let mut paths = std::fs::read_dir(&folder)?
+            .map(|entry| Ok(entry?.path()))
+            .collect::<std::io::Result<Vec<PathBuf>>>()?;
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+        paths.sort();
+        Ok::<_, std::io::Error>(paths)
+    };
+    list().with_context(|| format!("{}", folder.display()))
+}
+
+/// Where true masks are found.
+enum Truths {
+    /// By their names in a folder.
+    Folder(PathBuf),
+    /// Those that data sets have for their images.
+    DataSets(HashMap<PathBuf, MaskSource>),
+}
+
+impl Truths {
+    fn in_folder(folder: &Path) -> anyhow::Result<Truths> {
+        if !folder.is_dir() {
+            bail!("--truth {}: there is no such folder", folder.display());
+        }
+        Ok(Truths::Folder(folder.to_path_buf()))
+    }
+
+    /// Masks of the data sets among the paths, where these look like having some and have the model's classes: others
+    /// would be compared by indices that mean something else.
+    fn of_data_sets(paths: &[PathBuf], classes: &Classes) -> Truths {
+        let mut truths = HashMap::new();
+        let has_masks =
+            |path: &&PathBuf| ["SegmentationClass", "masks"].iter().any(|name| path.join(name).is_dir());
+        for path in paths.iter().filter(has_masks) {
+            let Ok(dataset) = Dataset::open(path, &OpenOptions::default()) else { continue };
+            if dataset.classes() != classes {
+                continue;
+            }
+            for (index, image) in dataset.images().iter().enumerate() {
+                truths.extend(dataset.truth(index).map(|truth| (image.path.clone(), truth.clone())));
+            }
+        }
+        Truths::DataSets(truths)
+    }
+
+    fn read(&self, input: &Input, classes: &Classes) -> Result<Option<LabelMap>, String> {
+        let source = match self {
+            Truths::Folder(folder) => {
+                let path = folder.join(format!("{}.png", input.name));
+                path.is_file().then_some(MaskSource::Png(path))
+            }
+            Truths::DataSets(truths) => truths.get(&input.path).cloned(),
+        };
+        source.map(|source| source.read(classes)).transpose().map_err(|error| error.to_string())
+    }
+}

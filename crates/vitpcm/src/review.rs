@@ -1,0 +1,199 @@
+//! What is worth knowing of one segmented image beside its mask, in a few hundred bytes: how sure the model was, what the
+//! mask shows, tags known against tags found, the comparison with a true mask. Reports are made of these; pictures are
+//! kept of the least sure images only.
+
+use crate::SegmentError;
+use base64::Engine;
+use image::RgbImage;
+use image::codecs::jpeg::JpegEncoder;
+use serde::{Deserialize, Serialize};
+use std::collections::BinaryHeap;
+use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
+use vitpcm_masks::{ConfusionMatrix, LabelMap, MaskError, ScoreMap, mask_layer_png};
+
+/// Longer side of a review's pictures, in pixels.
+const PICTURE_SIDE: usize = 360;
+const JPEG_QUALITY: u8 = 82;
+const MASK_OPACITY: f32 = 0.55;
+
+/// One image's results in numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Review {
+    /// The image's name, as its results are called.
+    pub name: String,
+    /// See [`ScoreMap::sureness`]; of the scores with the tags taken into account.
+    pub sureness: f32,
+    /// Classes of the mask and their pixels, in order of the classes; those with none left out.
+    pub areas: Vec<(u8, u64)>,
+    /// The tags that were known; nothing where the model was to find them.
+    pub given_tags: Option<Vec<usize>>,
+    /// Probability that each class is in the image, as the network gave it, the background's first.
+    pub tag_probabilities: Vec<f32>,
+    /// The mask against the truth, as [`ConfusionMatrix::entries`]; empty where there is no truth.
+    pub confusion: Vec<(u8, u8, u64)>,
+    /// For images that are shown.
+    pub pictures: Option<ReviewPictures>,
+}
+
+/// A mask with all that it is reviewed by.
+#[derive(Clone, Copy)]
+pub struct ReviewedMask<'a> {
+    /// The image.
+    pub image: &'a RgbImage,
+    /// Its mask, of the same size.
+    pub mask: &'a LabelMap,
+    /// The scores from which it was made, the tags taken into account.
+    pub scores_on_grid: &'a ScoreMap,
+    /// Probability that each class is in the image, the background's first.
+    pub tag_probabilities: &'a [f32],
+    /// The tags that were known, if they were.
+    pub given_tags: Option<&'a [usize]>,
+    /// The true mask, if there is one.
+    pub truth: Option<&'a LabelMap>,
+}
+
+impl Review {
+    /// Reviews a mask, without pictures. An error where the truth does not fit it.
+    pub fn new(name: &str, reviewed: &ReviewedMask<'_>) -> Result<Review, MaskError> {
+        let mut matrix = ConfusionMatrix::new(reviewed.scores_on_grid.num_classes());
+        if let Some(truth) = reviewed.truth {
+            matrix.add(reviewed.mask, truth)?;
+        }
+        let areas = (0..=u8::MAX).zip(reviewed.mask.histogram());
+        Ok(Review {
+            name: name.to_owned(),
+            sureness: reviewed.scores_on_grid.sureness(),
+            areas: areas.filter(|area| area.1 > 0).map(|(class, count)| (class, count.into())).collect(),
+            given_tags: reviewed.given_tags.map(<[usize]>::to_vec),
+            tag_probabilities: reviewed.tag_probabilities.to_vec(),
+            confusion: matrix.entries(),
+            pictures: None,
+        })
+    }
+}
+
+/// Small pictures of an image, each as a `data:` URL. The masks are layers to be laid over the photograph.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReviewPictures {
+    /// Width and height in pixels.
+    pub size: (usize, usize),
+    /// The image, a JPEG.
+    pub photo: String,
+    /// Its mask, a transparent PNG.
+    pub mask: String,
+    /// The true mask, a transparent PNG.
+    pub truth: Option<String>,
+}
+
+impl ReviewPictures {
+    /// Pictures of at most 360 pixels a side.
+    pub fn new(reviewed: &ReviewedMask<'_>) -> Result<ReviewPictures, SegmentError> {
+        let image = reviewed.image;
+        let from = (image.width() as usize, image.height() as usize);
+        let longer = from.0.max(from.1);
+        let shrunk = |side: usize| match longer {
+            _ if longer <= PICTURE_SIDE => side,
+            _ => (side * PICTURE_SIDE).div_ceil(longer),
+        };
+        let size = (shrunk(from.0), shrunk(from.1));
+        let planes = resize_rgb8(image.as_raw(), from, size, Part::whole(size), Alignment::HalfPixel);
+        let num_pixels = size.0 * size.1;
+        let rgb: Vec<u8> = (0..num_pixels)
+            .flat_map(|i| [0, 1, 2].map(|c| planes[c * num_pixels + i].round() as u8))
+            .collect();
+        let mut jpeg = Vec::new();
+        JpegEncoder::new_with_quality(&mut jpeg, JPEG_QUALITY)
+            .encode(&rgb, size.0 as u32, size.1 as u32, image::ExtendedColorType::Rgb8)
+            .map_err(|error| SegmentError::Picture(error.to_string()))?;
+        let layer = |mask: &LabelMap| {
+            let mask = mask.resized_nearest(size.0, size.1, Alignment::HalfPixel)?;
+            Ok::<_, MaskError>(data_url("image/png", &mask_layer_png(&mask, MASK_OPACITY)))
+        };
+        Ok(ReviewPictures {
+            size,
+            photo: data_url("image/jpeg", &jpeg),
+            mask: layer(reviewed.mask)?,
+            truth: reviewed.truth.map(layer).transpose()?,
+        })
+    }
+}
+
+fn data_url(kind: &str, bytes: &[u8]) -> String {
+    format!("data:{kind};base64,{}", base64::engine::general_purpose::STANDARD.encode(bytes))
+}
+
+/// Tells, image by image, which ones may be among the so many least sure of all: those are worth a picture. Of n
+/// images in any order about `count · (1 + ln(n / count))` are taken, however large n is.
+#[derive(Clone, Debug)]
+pub struct LeastSure {
+    count: usize,
+    /// Bits of the sureness of those taken, the surest on top; for numbers from 0 on bits have the same order.
+    taken: BinaryHeap<u32>,
+}
+
+impl LeastSure {
+    /// For so many images.
+    pub fn new(count: usize) -> Self {
+        LeastSure { count, taken: BinaryHeap::new() }
+    }
+
+    /// Whether an image of this sureness is among the least sure up to now.
+    pub fn takes(&mut self, sureness: f32) -> bool {
+        let bits = sureness.max(0.0).to_bits();
+        if self.taken.len() < self.count {
+            self.taken.push(bits);
+            return true;
+        }
+        match self.taken.peek() {
+            Some(&surest) if bits < surest => {
+                self.taken.pop();
+                self.taken.push(bits);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_review_counts_areas_and_compares_with_the_truth() {
+        let image = RgbImage::from_pixel(800, 400, image::Rgb([90, 120, 200]));
+        let mask = LabelMap::new(800, 400, (0..320_000).map(|i| u8::from(i % 800 < 200)).collect()).unwrap();
+        let truth = LabelMap::filled(800, 400, 1).unwrap();
+        let scores = ScoreMap::new(2, 2, 1, vec![0.1, 0.8, 0.9, 0.2]).unwrap();
+        let reviewed = ReviewedMask {
+            image: &image,
+            mask: &mask,
+            scores_on_grid: &scores,
+            tag_probabilities: &[1.0, 0.9],
+            given_tags: Some(&[1]),
+            truth: Some(&truth),
+        };
+        let mut review = Review::new("a/b", &reviewed).unwrap();
+        assert_eq!(review.areas, [(0, 240_000), (1, 80_000)]);
+        assert_eq!(review.confusion, [(1, 0, 240_000), (1, 1, 80_000)]);
+        assert!((review.sureness - 0.8).abs() < 1e-6);
+        let pictures = ReviewPictures::new(&reviewed).unwrap();
+        assert_eq!(pictures.size, (360, 180));
+        assert!(pictures.photo.starts_with("data:image/jpeg;base64,/9j/"), "{}", &pictures.photo[..60]);
+        assert!(pictures.mask.starts_with("data:image/png;base64,iVBOR") && pictures.truth.is_some());
+        review.pictures = Some(pictures);
+        let stored = serde_json::to_string(&review).unwrap();
+        assert_eq!(serde_json::from_str::<Review>(&stored).unwrap(), review);
+        let other_size = LabelMap::filled(3, 3, 1).unwrap();
+        assert!(Review::new("a", &ReviewedMask { truth: Some(&other_size), ..reviewed }).is_err());
+    }
+
+    #[test]
+    fn the_least_sure_are_taken_whatever_the_order() {
+        let mut least_sure = LeastSure::new(2);
+        let taken: Vec<bool> =
+            [0.5, 0.9, 0.95, 0.7, 0.1, 0.5, 0.0].map(|sureness| least_sure.takes(sureness)).to_vec();
+        assert_eq!(taken, [true, true, false, true, true, false, true]);
+        assert!(!LeastSure::new(0).takes(0.0));
+    }
+}
