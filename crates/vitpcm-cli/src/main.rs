@@ -18,6 +18,7 @@ mod outcome;
 mod output;
 mod refine;
 mod segment;
+mod serve;
 mod session;
 mod table;
 mod train;
@@ -48,6 +49,8 @@ enum Command {
     Train(train::Args),
     /// Masks for images or folders of images
     Segment(segment::Args),
+    /// The viewer: a page in your browser to drop images on, choose tags and see masks change
+    Serve(serve::Args),
     /// Dense CRF over stored score maps
     Refine(refine::Args),
     /// Score predicted masks against true ones
@@ -112,6 +115,7 @@ fn run(cli: Cli, ranks: &Ranks) -> anyhow::Result<Outcome> {
         Command::Demo(args) => demo::demo(&args, &session),
         Command::Train(args) => train::train(&args, &session),
         Command::Segment(args) => segment::segment(&args, &session),
+        Command::Serve(args) => serve::serve(&args, &session),
         Command::Refine(args) => refine::refine(&args, &session),
         Command::Evaluate(args) => evaluate::evaluate(&args, &session),
         Command::Data(DataCommand::Inspect(args)) => data_inspect::inspect(&args, &session),

@@ -35,7 +35,7 @@ pub use dense_crf::{Normalization as CrfNormalization, Params as CrfParams};
 pub use device::{DeviceName, suitable_precision};
 pub use embedded::embedded_model;
 pub use error::SegmentError;
-pub use refinement::refined_label_map;
+pub use refinement::{refined_label_map, refined_label_map_at};
 pub use segmentation::{RawScores, Segmentation, TagMode};
 pub use segmenter::{Segmenter, SegmenterOptions, Symmetries, Tiling, random_model};
 pub use vitpcm_nets::{Model, Precision, Storage};
