@@ -1,33 +1,67 @@
 //! Files that appear whole or not at all: written beside their place under another name, then renamed.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A file in the making: `path` appears, or is replaced, at [`AtomicFile::commit`] and not before.
+///
+/// Dropped without it, the temporary file is removed and what stood at `path` before stays as it was.
+#[derive(Debug)]
+pub struct AtomicFile {
+    writer: BufWriter<File>,
+    temporary: PathBuf,
+    path: PathBuf,
+}
+
+impl AtomicFile {
+    /// Begins a file that shall stand at `path`.
+    pub fn create(path: &Path) -> io::Result<AtomicFile> {
+        let temporary = temporary_beside(path)?;
+        let writer = BufWriter::new(File::create_new(&temporary)?);
+        Ok(AtomicFile { writer, temporary, path: path.to_path_buf() })
+    }
+
+    /// Puts the file in its place, once everything has reached the disk.
+    pub fn commit(mut self) -> io::Result<()> {
+        self.writer.flush()?;
+        self.writer.get_ref().sync_all()?;
+        fs::rename(&self.temporary, &self.path)
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        // After a commit there is nothing under this name any more. A leftover that cannot be removed changes
+        // nothing about the error that is on its way.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+impl Write for AtomicFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+impl Seek for AtomicFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.writer.seek(to)
+    }
+}
 
 /// Calls `fill` with a writer; `path` appears, or is replaced, only once everything has reached the disk.
 ///
 /// On any failure the temporary file is removed and what stood at `path` before stays as it was.
-pub fn write(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<()> {
-    let temporary = temporary_beside(path)?;
-    let result = fill_and_rename(&temporary, path, fill);
-    if result.is_err() {
-        // The first error is the one to report; a leftover that cannot be removed changes nothing about it.
-        let _ = fs::remove_file(&temporary);
-    }
-    result
-}
-
-fn fill_and_rename(
-    temporary: &Path,
-    path: &Path,
-    fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut writer = BufWriter::new(File::create_new(temporary)?);
-    fill(&mut writer)?;
-    writer.flush()?;
-    writer.get_ref().sync_all()?;
-    fs::rename(temporary, path)
+pub fn write(path: &Path, fill: impl FnOnce(&mut AtomicFile) -> io::Result<()>) -> io::Result<()> {
+    let mut file = AtomicFile::create(path)?;
+    fill(&mut file)?;
+    file.commit()
 }
 
 /// A name no other thread or process uses, in the same folder so that the rename stays on one file system.

@@ -7,7 +7,7 @@ use crate::palette::{voc_label, voc_palette};
 use crate::{LabelMap, MaskError, atomic_file};
 use png::{BitDepth, ColorType, Transformations};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader, Write};
 use std::path::Path;
 
 /// The largest mask that is read: a quarter of a gigapixel. A hostile header cannot make us allocate more.
@@ -15,22 +15,22 @@ pub const MAX_MASK_PIXELS: usize = 1 << 28;
 
 /// Writes an 8-bit indexed PNG in the VOC palette; the file appears whole or not at all.
 pub fn write_label_png(path: &Path, map: &LabelMap) -> Result<(), MaskError> {
-    let (width, height) = map.size();
-    let narrow = |side: usize| u32::try_from(side).map_err(|_| MaskError::BadSize { width, height });
-    let (png_width, png_height) = (narrow(width)?, narrow(height)?);
-    atomic_file::write(path, |file| {
-        let mut encoder = png::Encoder::new(file, png_width, png_height);
-        encoder.set_color(ColorType::Indexed);
-        encoder.set_depth(BitDepth::Eight);
-        encoder.set_palette(voc_palette());
-        // Runs of equal labels compress well as they are; a filter only costs time.
-        encoder.set_filter(png::Filter::NoFilter);
-        let mut writer = encoder.write_header()?;
-        writer.write_image_data(map.labels())?;
-        writer.finish()?;
-        Ok(())
-    })
-    .map_err(|source| MaskError::io(path, source))
+    atomic_file::write(path, |file| encode_label_png(file, map)).map_err(|source| MaskError::io(path, source))
+}
+
+/// The bytes of an 8-bit indexed PNG in the VOC palette.
+pub fn encode_label_png(writer: impl Write, map: &LabelMap) -> io::Result<()> {
+    let narrow = |side: usize| u32::try_from(side).map_err(io::Error::other);
+    let mut encoder = png::Encoder::new(writer, narrow(map.width())?, narrow(map.height())?);
+    encoder.set_color(ColorType::Indexed);
+    encoder.set_depth(BitDepth::Eight);
+    encoder.set_palette(voc_palette());
+    // Runs of equal labels compress well as they are; a filter only costs time.
+    encoder.set_filter(png::Filter::NoFilter);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(map.labels())?;
+    writer.finish()?;
+    Ok(())
 }
 
 /// Width and height of a mask, from its header alone.

@@ -40,7 +40,10 @@ pub use folder_evaluation::{
     FolderEvaluation, MaskFailure, MaskPair, MaskPairs, PICTURE_FOLDERS, evaluate_pairs,
 };
 pub use label_map::{IGNORE, LabelMap};
-pub use label_png::{MAX_MASK_PIXELS, read_label_png, read_label_png_size, write_label_png};
+pub use label_png::{
+    MAX_MASK_PIXELS, encode_label_png, read_label_png, read_label_png_size, write_label_png,
+};
+pub use npy::encoded as npy_bytes;
 pub use picture::{Picture, heat_map, overlay, viridis};
 pub use score_file::{StoredScores, write_label_npy};
 pub use score_map::ScoreMap;

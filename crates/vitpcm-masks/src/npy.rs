@@ -6,8 +6,8 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// Headers longer than this are not read; NumPy itself writes about a hundred bytes.
 const MAX_HEADER: usize = 1 << 16;
 
-/// An array as bytes of a `.npy` file.
-pub(crate) fn encoded(descr: &str, shape: &[usize], data: &[u8]) -> Vec<u8> {
+/// An array as bytes of a `.npy` file: NumPy's name of the type, the shape, the values in C order.
+pub fn encoded(descr: &str, shape: &[usize], data: &[u8]) -> Vec<u8> {
     let sizes: Vec<String> = shape.iter().map(|size| format!("{size},")).collect();
     let dictionary =
         format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}), }}", sizes.join(" "));

@@ -1,0 +1,206 @@
+//! One export: images go in one after the other, a format's files come out. Encoding an image is apart from writing
+//! it, so that images may be encoded on all cores and written in order. Each format's content is in its own file.
+
+use crate::destination::Destination;
+use crate::format::{ExportFormat, ExportOptions};
+use crate::labelled_image::{LabelledImage, Photograph, Scores};
+use crate::parts::without_specks;
+use crate::{ExportError, coco, cvat, label_studio, labelme, score_dictionary, voc, yolo};
+use std::borrow::Cow;
+use vitpcm_masks::{Classes, LabelMap, encode_label_png};
+
+/// Turns images into what a format writes of them. Cheap to clone; knows nothing of where it goes.
+#[derive(Clone, Debug)]
+pub struct Encoder {
+    format: ExportFormat,
+    classes: Classes,
+    options: ExportOptions,
+}
+
+/// What a format writes of one image.
+#[derive(Debug)]
+pub struct EncodedImage<'a> {
+    file_name: String,
+    name: String,
+    size: (usize, usize),
+    photograph: Photograph<'a>,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// Files of its own.
+    Files(Vec<(String, Vec<u8>)>),
+    /// Entries of COCO's collected file.
+    CocoObjects(Vec<coco::Object>),
+    /// An entry of Label Studio's collected file.
+    Task(String),
+}
+
+impl Encoder {
+    /// What one image becomes.
+    pub fn encode<'a>(&self, image: &LabelledImage<'a>) -> Result<EncodedImage<'a>, ExportError> {
+        image.check(&self.classes)?;
+        let Encoder { format, classes, options } = self;
+        let mut mask = Cow::Borrowed(image.mask);
+        if options.min_area > 1 {
+            mask = Cow::Owned(without_specks(&mask, options.min_area));
+        }
+        let knows_255 = matches!(format, ExportFormat::Png | ExportFormat::Voc | ExportFormat::Cvat);
+        if let Some(threshold) = options.unsure_below.filter(|_| knows_255) {
+            mask = Cow::Owned(voc::with_unsure_pixels(&mask, self.scores(image)?, threshold));
+        }
+        let name = image.name().to_string();
+        let one_file = |path: String, bytes: Vec<u8>| Content::Files(vec![(path, bytes)]);
+        let content = match format {
+            ExportFormat::Png => one_file(format!("{name}.png"), png(&mask)),
+            ExportFormat::Coco => Content::CocoObjects(coco::objects(&mask, options)),
+            ExportFormat::Yolo => {
+                let labels = yolo::labels(&mask, options.polygon_error);
+                one_file(yolo::label_path(&name), labels.into_bytes())
+            }
+            ExportFormat::LabelStudio => {
+                Content::Task(label_studio::task(image.file_name, &mask, classes, options))
+            }
+            ExportFormat::Cvat => Content::Files(vec![
+                (cvat::class_mask_path(&name), png(&mask)),
+                (cvat::object_mask_path(&name), png(&cvat::object_mask(&mask, options.objects))),
+            ]),
+            ExportFormat::Labelme => {
+                let file = labelme::file(image.file_name, &mask, classes, options);
+                one_file(format!("{name}.json"), file.into_bytes())
+            }
+            ExportFormat::Voc => one_file(voc::mask_path(&name), png(&mask)),
+            ExportFormat::Psa => {
+                one_file(format!("{name}.npy"), score_dictionary::psa(self.scores(image)?, mask.size()))
+            }
+            ExportFormat::Irn => {
+                one_file(format!("{name}.npy"), score_dictionary::irn(self.scores(image)?, mask.size()))
+            }
+        };
+        let (file_name, photograph) = (image.file_name.to_string(), image.photograph);
+        Ok(EncodedImage { file_name, name, size: mask.size(), photograph, content })
+    }
+
+    fn scores<'a>(&self, image: &LabelledImage<'a>) -> Result<Scores<'a>, ExportError> {
+        let format = self.format.name();
+        image.scores.ok_or_else(|| ExportError::NoScores { name: image.file_name.to_string(), format })
+    }
+}
+
+/// An export under way. Dropped before [`Exporter::finish`], it leaves no collected file behind.
+#[derive(Debug)]
+pub struct Exporter<D: Destination> {
+    encoder: Encoder,
+    destination: D,
+    num_images: u64,
+    num_objects: u64,
+    /// What is written at the end: COCO's list of images, VOC's and CVAT's lists of names.
+    records: String,
+}
+
+impl<D: Destination> Exporter<D> {
+    /// Begins an export.
+    pub fn begin(
+        format: ExportFormat,
+        classes: &Classes,
+        options: &ExportOptions,
+        mut destination: D,
+    ) -> Result<Self, ExportError> {
+        let class_list = || classes.names()[1..].join("\n") + "\n";
+        match format {
+            ExportFormat::Png => destination.file("classes.txt", class_list().as_bytes())?,
+            ExportFormat::Coco => {
+                destination.begin(coco::FILE)?;
+                destination.write(coco::head(classes, options).as_bytes())?;
+            }
+            ExportFormat::Yolo => destination.file(yolo::DATA_FILE, yolo::data_yaml(classes).as_bytes())?,
+            ExportFormat::LabelStudio => {
+                let interface = label_studio::interface(classes);
+                destination.file(label_studio::INTERFACE_FILE, interface.as_bytes())?;
+                destination.begin(label_studio::TASKS_FILE)?;
+                destination.write(b"[")?;
+            }
+            ExportFormat::Cvat => destination.file(cvat::LABEL_MAP, cvat::label_map(classes)?.as_bytes())?,
+            ExportFormat::Voc => destination.file(voc::CLASS_LIST, class_list().as_bytes())?,
+            ExportFormat::Labelme | ExportFormat::Psa | ExportFormat::Irn => {}
+        }
+        let encoder = Encoder { format, classes: classes.clone(), options: options.clone() };
+        Ok(Exporter { encoder, destination, num_images: 0, num_objects: 0, records: String::new() })
+    }
+
+    /// What encodes this export's images, for use on several threads.
+    pub fn encoder(&self) -> Encoder {
+        self.encoder.clone()
+    }
+
+    /// Adds an image.
+    pub fn add(&mut self, image: &LabelledImage<'_>) -> Result<(), ExportError> {
+        let encoded = self.encoder.encode(image)?;
+        self.add_encoded(encoded)
+    }
+
+    /// Adds an image that this export's encoder has encoded.
+    pub fn add_encoded(&mut self, image: EncodedImage<'_>) -> Result<(), ExportError> {
+        self.num_images += 1;
+        let destination = &mut self.destination;
+        match image.content {
+            Content::Files(files) => {
+                for (path, bytes) in files {
+                    destination.file(&path, &bytes)?;
+                }
+            }
+            Content::CocoObjects(objects) => {
+                for object in objects {
+                    let comma = if self.num_objects > 0 { ",\n" } else { "\n" };
+                    self.num_objects += 1;
+                    let text = coco::numbered(&object, self.num_objects, self.num_images);
+                    destination.write(comma.as_bytes())?;
+                    destination.write(text.as_bytes())?;
+                }
+                self.records.push_str(if self.num_images > 1 { ",\n" } else { "\n" });
+                self.records.push_str(&coco::image(self.num_images, image.size, &image.file_name));
+            }
+            Content::Task(task) => {
+                destination.write(if self.num_images > 1 { b",\n" } else { b"\n" })?;
+                destination.write(task.as_bytes())?;
+            }
+        }
+        match self.encoder.format {
+            ExportFormat::Yolo => destination.place(&yolo::image_path(&image.file_name), image.photograph)?,
+            ExportFormat::Voc => destination.place(&voc::image_path(&image.file_name), image.photograph)?,
+            _ => {}
+        }
+        if matches!(self.encoder.format, ExportFormat::Voc | ExportFormat::Cvat) {
+            self.records.push_str(&image.name);
+            self.records.push('\n');
+        }
+        Ok(())
+    }
+
+    /// Ends the export; what it wrote is whole now.
+    pub fn finish(self) -> Result<D, ExportError> {
+        let Exporter { mut destination, records, encoder, .. } = self;
+        match encoder.format {
+            ExportFormat::Coco => {
+                destination.write(format!("\n],\"images\":[{records}\n]}}\n").as_bytes())?;
+                destination.end()?;
+            }
+            ExportFormat::LabelStudio => {
+                destination.write(b"\n]\n")?;
+                destination.end()?;
+            }
+            ExportFormat::Cvat => destination.file(cvat::LIST, records.as_bytes())?,
+            ExportFormat::Voc => destination.file(voc::LIST, records.as_bytes())?,
+            _ => {}
+        }
+        Ok(destination)
+    }
+}
+
+fn png(mask: &LabelMap) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_label_png(&mut bytes, mask)
+        .expect("memory takes all bytes, and label maps have sizes that PNG has");
+    bytes
+}

@@ -1,0 +1,46 @@
+//! Masks in the files of other tools: COCO, YOLO, Label Studio, CVAT, Labelme, the layout of PASCAL VOC, and the score
+//! dictionaries of PSA and IRN.
+//!
+//! An [`Exporter`] takes images and their masks one after the other and writes a format's files to a
+//! [`Destination`]: a [`Folder`], a [`Zip`] archive or [`Memory`]. Memory does not grow with the number of images, a
+//! line for each apart. What each format looks like and loses is in `docs/exports.md`.
+//!
+//! ```
+//! use vitpcm_exports::{ExportFormat, ExportOptions, Exporter, LabelledImage, Photograph, Zip};
+//! use vitpcm_masks::{Classes, LabelMap};
+//!
+//! let mask = LabelMap::new(4, 2, vec![0, 1, 1, 0, 0, 1, 1, 0])?;
+//! let classes = Classes::from_names(["dog"])?;
+//! let archive = Zip::new(std::io::Cursor::new(Vec::new()));
+//! let mut export = Exporter::begin(ExportFormat::Coco, &classes, &ExportOptions::default(), archive)?;
+//! let photograph = Photograph::Elsewhere;
+//! export.add(&LabelledImage { file_name: "dog.jpg", mask: &mask, scores: None, photograph })?;
+//! let bytes: Vec<u8> = export.finish()?.finish()?.into_inner();
+//! assert_eq!(bytes[..2], *b"PK");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod coco;
+mod cvat;
+mod destination;
+mod error;
+mod exporter;
+mod filling;
+mod format;
+mod label_studio;
+mod labelled_image;
+mod labelme;
+mod outlines;
+mod parts;
+mod polygons;
+mod score_dictionary;
+mod voc;
+mod yolo;
+
+pub use destination::{Destination, Folder, Memory, Zip};
+pub use error::ExportError;
+pub use exporter::{EncodedImage, Encoder, Exporter};
+pub use format::{CocoShape, ExportFormat, ExportOptions, Objects};
+pub use labelled_image::{LabelledImage, Photograph, Scores};
+pub use parts::without_specks;
+pub use polygons::MIN_IOU;
