@@ -6,7 +6,6 @@ use crate::output;
 use crate::session::Session;
 use std::path::PathBuf;
 use vitpcm::{Segmenter, SegmenterOptions, embedded_model};
-use vitpcm_data::{ImageLimits, decode_image};
 use vitpcm_viewer::{Limits, Server};
 
 #[derive(clap::Args)]
@@ -55,11 +54,8 @@ pub(crate) fn serve(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         max_kept_bytes: args.max_memory.saturating_mul(1 << 20),
         ..Limits::default()
     };
-    let decode = |name: &str, bytes: &[u8], max_pixels| {
-        decode_image(name, bytes, &ImageLimits { max_pixels }).map_err(|error| error.to_string())
-    };
     let model_name = model_name.to_string_lossy();
-    let server = Server::bind(&args.host, args.port, segmenter.map_err(usage)?, &model_name, decode, limits)?;
+    let server = Server::bind(&args.host, args.port, segmenter.map_err(usage)?, &model_name, limits)?;
     let stopper = server.stopper();
     interrupt::on_first(move || stopper.stop())?;
     if !server.address().ip().is_loopback() {

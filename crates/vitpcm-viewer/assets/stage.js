@@ -12,7 +12,7 @@ export class Stage {
   #mask = null;
   #before = null;
   #show = "overlay";
-  #opacity = 0.6;
+  #opacity = 0.5;
   #compare = false;
   #position = 50;
 

@@ -400,6 +400,8 @@ function listen() {
   }
   addEventListener("keydown", onKey);
   addEventListener("paste", (event) => addFiles(imagesOf(event.clipboardData)));
+  // Pictures of the page itself are not to be dragged; they would come back as files.
+  addEventListener("dragstart", (event) => event.preventDefault());
   let depth = 0;
   const isFiles = (event) => event.dataTransfer?.types.includes("Files");
   const showDrop = () => { element("drop").hidden = depth <= 0; };

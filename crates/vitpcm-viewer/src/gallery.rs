@@ -99,7 +99,7 @@ mod tests {
             image_size: (side as usize, side as usize),
             alignment: Alignment::HalfPixel,
         };
-        Arc::new(KeptImage::new("a".to_owned(), RgbImage::new(side, side), scores).unwrap())
+        Arc::new(KeptImage::new("a".to_owned(), Vec::new(), RgbImage::new(side, side), scores).unwrap())
     }
 
     #[test]

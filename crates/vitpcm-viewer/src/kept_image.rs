@@ -83,6 +83,8 @@ pub(crate) struct MadeMask {
 pub(crate) struct KeptImage {
     /// As cleaned by `names`.
     pub(crate) name: String,
+    /// The file as it was sent: some formats want it beside its labels.
+    pub(crate) file: Vec<u8>,
     pub(crate) pixels: RgbImage,
     pub(crate) scores: RawScores,
     /// A smaller copy, where the image is larger than the view.
@@ -93,21 +95,26 @@ pub(crate) struct KeptImage {
 }
 
 impl KeptImage {
-    pub(crate) fn new(name: String, pixels: RgbImage, scores: RawScores) -> Result<KeptImage, Refusal> {
+    pub(crate) fn new(
+        name: String,
+        file: Vec<u8>,
+        pixels: RgbImage,
+        scores: RawScores,
+    ) -> Result<KeptImage, Refusal> {
         let view = reduced(&pixels);
         let shown = view.as_ref().unwrap_or(&pixels);
         let mut view_jpeg = Vec::new();
         JpegEncoder::new_with_quality(&mut view_jpeg, VIEW_QUALITY)
             .encode(shown.as_raw(), shown.width(), shown.height(), ExtendedColorType::Rgb8)
             .map_err(|error| Refusal::unprocessable(format!("{name}: {error}")))?;
-        Ok(KeptImage { name, pixels, scores, view, view_jpeg, last: Mutex::new(None) })
+        Ok(KeptImage { name, file, pixels, scores, view, view_jpeg, last: Mutex::new(None) })
     }
 
     /// Bytes that it takes in memory, its last mask at its largest included.
     pub(crate) fn num_bytes(&self) -> usize {
         let view = self.view.as_ref().map_or(0, |view| view.as_raw().len());
         let mask = self.pixels.as_raw().len() / 3 + size_of_val(self.scores.scores_on_grid.scores());
-        self.pixels.as_raw().len() + view + self.view_jpeg.len() + 2 * mask
+        self.file.len() + self.pixels.as_raw().len() + view + self.view_jpeg.len() + 2 * mask
     }
 
     pub(crate) fn size(&self) -> (usize, usize) {
@@ -247,7 +254,7 @@ mod tests {
             alignment: Alignment::HalfPixel,
         };
         let classes = Classes::from_names(["dog", "cat"]).unwrap();
-        (KeptImage::new("a".to_owned(), pixels, scores).unwrap(), classes)
+        (KeptImage::new("a".to_owned(), Vec::new(), pixels, scores).unwrap(), classes)
     }
 
     fn wish(json: &str) -> MaskWish {

@@ -3,7 +3,7 @@
 //!
 //! The network runs once an image, when it comes in ([`vitpcm::Segmenter::score`]); every mask after that is made of the kept
 //! scores. What a client sends stays in memory, within [`Limits`]; no path or name of a request ever reaches the disk.
-//! How image files are decoded is the caller's to say ([`DecodeImage`]), as are the words printed around it.
+//! What is printed around it is the caller's.
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -20,4 +20,4 @@ mod server;
 mod work_queue;
 
 pub use limits::Limits;
-pub use server::{DecodeImage, Server, ServerError, Stopper};
+pub use server::{Server, ServerError, Stopper};

@@ -13,7 +13,18 @@ pub(crate) fn clean(name: &str) -> String {
     let safe = visible.map(|c| if r#"<>:"|?*"#.contains(c) { '_' } else { c });
     let name: String = safe.take(MAX_LENGTH).collect();
     let name = name.trim_matches([' ', '.']);
-    if name.is_empty() { "image".to_owned() } else { name.to_owned() }
+    match name {
+        "" => "image".to_owned(),
+        name if is_device(name) => format!("_{name}"),
+        name => name.to_owned(),
+    }
+}
+
+/// Whether Windows keeps a name for a device, whatever follows its first dot.
+fn is_device(name: &str) -> bool {
+    let device = name.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
+    matches!(device.as_str(), "CON" | "PRN" | "AUX" | "NUL")
+        || (device.len() == 4 && (device.starts_with("COM") || device.starts_with("LPT")))
 }
 
 /// Characters that turn the direction of text, join it or take no space: they can make a name look like another.
@@ -22,25 +33,21 @@ fn is_invisible(c: char) -> bool {
 }
 
 /// A cleaned name without its extension.
-pub(crate) fn stem(name: &str) -> String {
-    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem).trim_end_matches([' ', '.']);
-    // Names that Windows keeps for devices, whatever follows the first dot.
-    let device = stem.split('.').next().unwrap_or_default().to_ascii_uppercase();
-    let is_device = matches!(device.as_str(), "CON" | "PRN" | "AUX" | "NUL")
-        || (device.len() == 4 && (device.starts_with("COM") || device.starts_with("LPT")));
-    if stem.is_empty() || is_device { format!("_{stem}") } else { stem.to_owned() }
+pub(crate) fn stem(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(stem, _)| stem)
 }
 
-/// The same names, numbered where one stands twice (letters' case apart, as on Windows and macOS).
-pub(crate) fn distinct(names: Vec<String>) -> Vec<String> {
+/// Cleaned names whose stems are numbered where one stands twice (letters' case apart, as on Windows and macOS): masks
+/// are called by them.
+pub(crate) fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut taken = HashSet::new();
-    let mut distinct = Vec::with_capacity(names.len());
-    for name in names {
-        let numbered = (2..).map(|i| format!("{name}-{i}"));
-        let free = std::iter::once(name.clone()).chain(numbered).find(|n| taken.insert(n.to_lowercase()));
-        distinct.push(free.expect("numbers do not end"));
-    }
-    distinct
+    let distinct = |name: &str| {
+        let (stem, extension) = name.split_at(stem(name).len());
+        let numbered = (2..).map(|i| format!("{stem}-{i}"));
+        let free = std::iter::once(stem.to_owned()).chain(numbered).find(|n| taken.insert(n.to_lowercase()));
+        free.expect("numbers do not end") + extension
+    };
+    names.map(distinct).collect()
 }
 
 /// The value of a `Content-Disposition` header that makes a browser save the answer under this name.
@@ -72,6 +79,9 @@ mod tests {
             ("photo\u{202e}gpj.exe", "photogpj.exe"),
             ("<img src=x onerror=alert(1)>.jpg", "_img src=x onerror=alert(1)_.jpg"),
             ("Rübe 🥕.png", "Rübe 🥕.png"),
+            ("NUL.png", "_NUL.png"),
+            ("com1.tar.gz", "_com1.tar.gz"),
+            ("compass.png", "compass.png"),
         ] {
             assert_eq!(clean(hostile), harmless);
         }
@@ -79,18 +89,10 @@ mod tests {
     }
 
     #[test]
-    fn stems_are_valid_file_names_everywhere() {
+    fn equal_stems_are_numbered() {
+        let names = ["a.jpg", "A.png", "b", "a.jpg", "a-2.png"];
+        assert_eq!(distinct(names.into_iter()), ["a.jpg", "A-2.png", "b", "a-3.jpg", "a-2-2.png"]);
         assert_eq!(stem("cat.small.jpg"), "cat.small");
-        assert_eq!(stem("cat"), "cat");
-        assert_eq!(stem("NUL.png"), "_NUL");
-        assert_eq!(stem("com1.tar.gz"), "_com1.tar");
-        assert_eq!(stem("compass.png"), "compass");
-    }
-
-    #[test]
-    fn equal_names_are_numbered() {
-        let names = ["a", "A", "b", "a"].map(String::from).to_vec();
-        assert_eq!(distinct(names), ["a", "A-2", "b", "a-3"]);
     }
 
     #[test]

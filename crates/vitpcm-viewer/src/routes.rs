@@ -9,7 +9,6 @@ use crate::guard::{OwnName, guard};
 use crate::kept_image::{KeptImage, MaskWish, SUGGESTED_FROM};
 use crate::limits::Limits;
 use crate::names;
-use crate::server::DecodeImage;
 use crate::work_queue::{Place, WorkQueue};
 use axum::Router;
 use axum::body::Body;
@@ -24,8 +23,9 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
 use vitpcm::Segmenter;
+use vitpcm_data::{ImageLimits, decode_image};
 use vitpcm_masks::palette::voc_colour;
-use vitpcm_masks::{Classes, label_png};
+use vitpcm_masks::{Classes, encode_label_png};
 
 /// Largest body of a request that is not an upload.
 const MAX_WISH_BYTES: usize = 1 << 20;
@@ -37,7 +37,6 @@ const MAX_DISCARDED: usize = 8;
 pub(crate) struct App {
     pub(crate) segmenter: Segmenter,
     pub(crate) model_name: String,
-    pub(crate) decode: DecodeImage,
     pub(crate) limits: Limits,
     pub(crate) gallery: Gallery,
     /// Decoding and the network: one image at a time, on all cores.
@@ -110,8 +109,7 @@ async fn model(State(app): Shared) -> Response<Body> {
     let info = ModelInfo {
         model: &app.model_name,
         classes: names.enumerate().map(class).collect(),
-        formats: Format::ALL
-            .into_iter()
+        formats: Format::all()
             .map(|f| FormatInfo { name: f.name(), title: f.title(), description: f.description() })
             .collect(),
         limits: LimitsInfo {
@@ -176,11 +174,11 @@ async fn take_image(State(app): Shared, Query(parameter): Query<NameParameter>, 
     let worker = app.clone();
     let work = move || {
         let name = names::clean(&parameter.name);
-        let pixels =
-            (worker.decode)(&name, &bytes, worker.limits.max_pixels).map_err(Refusal::unprocessable)?;
-        drop(bytes);
+        let limits = ImageLimits { max_pixels: worker.limits.max_pixels };
+        let pixels = decode_image(&name, &bytes, &limits);
+        let pixels = pixels.map_err(|error| Refusal::unprocessable(error.to_string()))?;
         let scores = worker.segmenter.score(&pixels)?;
-        let image = Arc::new(KeptImage::new(name, pixels, scores)?);
+        let image = Arc::new(KeptImage::new(name, bytes, pixels, scores)?);
         Ok((worker.gallery.keep(image.clone()), image))
     };
     let (id, image) = app.uploads.run(place, work).await?;
@@ -240,7 +238,8 @@ async fn mask(State(app): Shared, Path(id): Path<String>, request: Request) -> A
         let started = Instant::now();
         let classes = worker.segmenter.classes();
         let made = worker.mask_threads.install(|| image.mask(&wish, classes))?;
-        let png = label_png(&made.mask).map_err(vitpcm::SegmentError::from)?;
+        let mut png = Vec::new();
+        encode_label_png(&mut png, &made.mask).map_err(|_| Refusal::bug())?;
         let name = |class: usize| classes.names()[class].as_str();
         let (width, height) = made.mask.size();
         let area = |(class, pixels): (usize, u32)| Area {

@@ -5,14 +5,10 @@ use crate::gallery::Gallery;
 use crate::limits::Limits;
 use crate::routes::{App, router};
 use crate::work_queue::WorkQueue;
-use image::RgbImage;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use tokio::sync::watch;
 use vitpcm::Segmenter;
-
-/// Decodes an image file of this name and content that has at most so many pixels, or says why it cannot.
-pub type DecodeImage = fn(name: &str, bytes: &[u8], max_pixels: u64) -> Result<RgbImage, String>;
 
 /// Threads that make masks while the network runs on all others.
 const MASK_THREADS: usize = 4;
@@ -71,7 +67,6 @@ impl Server {
         port: u16,
         segmenter: Segmenter,
         model_name: &str,
-        decode: DecodeImage,
         limits: Limits,
     ) -> Result<Server, ServerError> {
         let failed = |source: std::io::Error| match source.kind() {
@@ -86,7 +81,6 @@ impl Server {
         let app = App {
             segmenter,
             model_name: model_name.to_owned(),
-            decode,
             gallery: Gallery::new(limits.max_images, limits.max_kept_bytes),
             uploads: WorkQueue::new(limits.max_uploads, 1, limits.queue_time),
             masks: WorkQueue::new(limits.max_mask_requests, 1, limits.queue_time),
