@@ -63,7 +63,7 @@ export class Stage {
     for (let i = 0; i < data.length; i += 4) {
       const value = data[i];
       const [red, green, blue] = viridis[value];
-      data[i] = red; data[i + 1] = green; data[i + 2] = blue; data[i + 3] = 215;
+      data[i] = red; data[i + 1] = green; data[i + 2] = blue; data[i + 3] = 200;
     }
     const grid = new OffscreenCanvas(width, height);
     grid.getContext("2d").putImageData(new ImageData(data, width, height), 0, 0);

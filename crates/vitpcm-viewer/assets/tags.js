@@ -52,7 +52,7 @@ export function drawChips({ tags, chosen, isAny, colourOf, heat, toggle }) {
   const hasSuggestion = tags.some((tag) => tag.suggested);
   element("tags-hint").textContent = isAny
     ? "Every class competes in every pixel."
-    : chosen.size > 0 ? "Say what is in the picture; the mask follows."
+    : chosen.size > 0 ? "What is in the picture? The mask follows."
     : hasSuggestion ? "No tag: everything is background."
     : "The model is not sure what this is. Choose a tag.";
   filterChips();
