@@ -282,7 +282,9 @@ mod tests {
             let view =
                 image.mask(&wish(&format!(r#"{{"tags": ["dog"], "size": "view"{crf}}}"#)), &classes).unwrap();
             assert_eq!((own.mask.size(), view.mask.size()), ((2560, 100), (1280, 50)));
-            assert_eq!(own.mask.histogram()[1], 4 * view.mask.histogram()[1]);
+            // The border may fall into either of two columns.
+            let (own, view) = (own.mask.histogram()[1], view.mask.histogram()[1]);
+            assert!(own.abs_diff(4 * view) <= 100, "{own} {view}");
         }
     }
 

@@ -28,7 +28,7 @@ fn keep(server: &TestServer, name: &str, picture: &RgbImage) -> String {
 
 #[test]
 fn an_image_is_sent_once_and_masked_for_any_tags() {
-    let server = TestServer::start(Limits::default());
+    let server = TestServer::start(segmenter(), Limits::default());
     let picture = picture(3);
     let id = keep(&server, "holiday/dog.png", &picture);
     let info = server.get(&format!("/api/images/{id}")).json();
@@ -77,7 +77,7 @@ fn an_image_is_sent_once_and_masked_for_any_tags() {
 
 #[test]
 fn every_format_can_be_downloaded_alone_and_for_several_images() {
-    let server = TestServer::start(Limits::default());
+    let server = TestServer::start(segmenter(), Limits::default());
     let ids = [keep(&server, "a.png", &picture(1)), keep(&server, "A.png", &picture(2))];
     let formats = server.get("/api/model").json()["formats"].as_array().unwrap().clone();
     assert!(formats.len() >= 12);
@@ -111,7 +111,7 @@ fn every_format_can_be_downloaded_alone_and_for_several_images() {
 #[test]
 fn bad_requests_are_told_what_is_wrong() {
     let limits = Limits { max_upload_bytes: 100_000, max_pixels: 10_000, ..Limits::default() };
-    let server = TestServer::start(limits);
+    let server = TestServer::start(segmenter(), limits);
     let good = encoded(&picture(0), ImageFormat::Png);
     let jpeg = encoded(&picture(0), ImageFormat::Jpeg);
     let half = &jpeg[..jpeg.len() / 2];
@@ -161,7 +161,7 @@ fn bad_requests_are_told_what_is_wrong() {
 
 #[test]
 fn other_sites_are_turned_away_and_answers_are_strict() {
-    let server = TestServer::start(Limits::default());
+    let server = TestServer::start(segmenter(), Limits::default());
     let own = server.address;
     let with = |headers: &str| server.send(&format!("GET /api/model HTTP/1.1\r\n{headers}"), b"").status;
     assert_eq!(with(&format!("Host: {own}\r\n")), 200);
@@ -184,7 +184,7 @@ fn other_sites_are_turned_away_and_answers_are_strict() {
 
 #[test]
 fn the_page_refers_to_nothing_but_itself() {
-    let server = TestServer::start(Limits::default());
+    let server = TestServer::start(segmenter(), Limits::default());
     let page = String::from_utf8(server.get("/").body).unwrap();
     for part in page.split(['"', '\'']).filter(|part| part.starts_with("/assets/")) {
         assert_eq!(server.get(part).status, 200, "{part}");
@@ -195,7 +195,7 @@ fn the_page_refers_to_nothing_but_itself() {
 
 #[test]
 fn the_openapi_document_describes_the_routes_there_are() {
-    let server = TestServer::start(Limits::default());
+    let server = TestServer::start(segmenter(), Limits::default());
     let document = server.get("/api/openapi.json").json();
     for (path, operations) in document["paths"].as_object().unwrap() {
         for method in operations.as_object().unwrap().keys().filter(|key| *key != "parameters") {
@@ -220,7 +220,7 @@ fn the_openapi_document_describes_the_routes_there_are() {
 #[test]
 fn a_full_queue_says_so_and_slow_clients_lose_their_place() {
     let limits = Limits { max_uploads: 1, body_time: Duration::from_millis(700), ..Limits::default() };
-    let server = TestServer::start(limits);
+    let server = TestServer::start(segmenter(), limits);
     let file = encoded(&picture(0), ImageFormat::Png);
     let mut slow = server.connect();
     let length = file.len();
@@ -241,7 +241,8 @@ fn a_full_queue_says_so_and_slow_clients_lose_their_place() {
 
 #[test]
 fn silent_connections_are_closed_and_a_stop_does_not_wait_for_them() {
-    let server = TestServer::start(Limits { head_time: Duration::from_millis(300), ..Limits::default() });
+    let server =
+        TestServer::start(segmenter(), Limits { head_time: Duration::from_millis(300), ..Limits::default() });
     let mut silent = server.connect();
     silent.write_all(b"GET / HT").unwrap();
     assert!(matches!(silent.read_to_end(&mut Vec::new()), Ok(_) | Err(_)));

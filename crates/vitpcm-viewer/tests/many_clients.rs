@@ -67,7 +67,7 @@ fn storm(segmenter: fn() -> Segmenter) -> Option<usize> {
         max_uploads: 4,
         ..Limits::default()
     };
-    let server = TestServer::start_with(segmenter(), limits);
+    let server = TestServer::start(segmenter(), limits);
     let segmenter = segmenter();
     let tag = segmenter.classes().index_of("person").unwrap();
     let pictures: Vec<_> = (0..4).map(picture).collect();

@@ -23,11 +23,7 @@ pub(crate) struct TestServer {
 }
 
 impl TestServer {
-    pub(crate) fn start(limits: Limits) -> TestServer {
-        TestServer::start_with(segmenter(), limits)
-    }
-
-    pub(crate) fn start_with(segmenter: Segmenter, limits: Limits) -> TestServer {
+    pub(crate) fn start(segmenter: Segmenter, limits: Limits) -> TestServer {
         let server = Server::bind("127.0.0.1", 0, segmenter, "a model", limits).unwrap();
         let (address, stopper) = (server.address(), server.stopper());
         TestServer { address, stopper, thread: std::thread::spawn(move || server.run()) }
