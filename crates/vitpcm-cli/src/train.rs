@@ -27,6 +27,7 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 #[command(
     after_help = "Examples:\n  vitpcm train --data VOCdevkit/VOC2012 --weights vit_small_patch16_384.safetensors --out run\n  \
                   vitpcm train --data VOCdevkit/VOC2012 --out run --resume\n  \
+                  vitpcm train --data VOCdevkit/VOC2012 --weights vit.safetensors --pseudo-masks masks --out second-run\n  \
                   vitpcm train --data photos --weights vit.safetensors --out run --set losses.et_target=none\n\n\
                   All keys of --set: docs/training.md, and the config.toml that every run writes."
 )]
@@ -52,6 +53,9 @@ pub(crate) struct Args {
     /// Images that go through the network at a time
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
+    /// A second round: learn also from the masks that `segment` made of the training images with an earlier model
+    #[arg(long, value_name = "DIR")]
+    pseudo_masks: Option<PathBuf>,
     /// Continue the run in --out where it stopped, with its own settings
     #[arg(long)]
     resume: bool,
@@ -89,9 +93,14 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     }
     let (config, backbone) = resolve(args, session)?;
     let dataset = Dataset::open(&args.data, &args.reading.open_options(config.seed))?;
+    let mut data = TrainData::of(&dataset, args.reading.image_limits());
+    data.pseudo_masks = args.pseudo_masks.clone();
+    if let Some(folder) = &args.pseudo_masks {
+        check_pseudo_masks(folder, &data, session)?;
+    }
     let (device, precision) = session.open_device()?;
     let job = TrainJob {
-        data: TrainData::of(&dataset, args.reading.image_limits()),
+        data,
         config,
         backbone,
         out: args.out.clone(),
@@ -128,6 +137,22 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         output::result(&format!("{}{best}\n", model.display()))?;
     }
     Ok(if num_warnings > 0 { Outcome::SomeFailed } else { Outcome::Done })
+}
+
+fn check_pseudo_masks(folder: &Path, data: &TrainData, session: &Session) -> anyhow::Result<()> {
+    let (found, all) = (data.num_pseudo_masks(), data.training.len());
+    match (found, data.training.first()) {
+        (0, Some(image)) => Err(usage(anyhow!(
+            "{}: none of the {all} training images has a mask there; expected {} and so on, as `segment --out` \
+             writes them",
+            folder.display(),
+            image.mask_name().display()
+        ))),
+        _ => {
+            session.messages.note(format!("{}: masks of {found} of {all} training images", folder.display()));
+            Ok(())
+        }
+    }
 }
 
 /// The settings and the initial backbone, from what was typed and, when resuming, from what the run began with.
@@ -189,6 +214,7 @@ fn provenance(args: &Args) -> std::collections::BTreeMap<String, String> {
     let shown = |path: &Path| path.display().to_string();
     let mut known =
         vec![("made_by", format!("vitpcm {} train", env!("CARGO_PKG_VERSION"))), ("data", shown(&args.data))];
+    known.extend(args.pseudo_masks.as_deref().map(|masks| ("pseudo_masks", shown(masks))));
     known.extend(args.weights.as_deref().map(|weights| ("weights", shown(weights))));
     known.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
@@ -281,8 +307,12 @@ impl<'a> Display<'a> {
             Event::Step { row, num_steps, seconds_left } => {
                 let where_we_are =
                     format!("epoch {}/{}  step {}/{num_steps}", row.epoch, self.num_epochs, row.step);
+                let masks = match row.loss_masks {
+                    0.0 => String::new(),
+                    loss => format!(", masks {loss:.4}"),
+                };
                 let losses = format!(
-                    "loss {:.4}  (tags {:.4}, equivariance {:.4}, penalty {:.4})  rate {:.2e}",
+                    "loss {:.4}  (tags {:.4}, equivariance {:.4}{masks}, penalty {:.4})  rate {:.2e}",
                     row.loss, row.loss_mce, row.loss_et, row.loss_l2, row.rate
                 );
                 let speed = format!("{:.1} images/s  {} left", row.images_per_second, duration(seconds_left));

@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ahead: 64,
         cache_bytes: 8 << 30,
         limits: ImageLimits::default(),
+        pseudo_masks: None,
     };
     let loader = Loader::new(images.into_iter().take(count).collect(), maker, options);
     for pass in ["from disk", "from the cache"] {

@@ -18,6 +18,7 @@
 //! ```
 
 mod class_folders;
+mod class_shares;
 mod coco;
 mod colour;
 mod cvat;
@@ -43,6 +44,7 @@ pub mod views;
 mod voc;
 mod xml_text;
 
+pub use class_shares::{ClassShares, PseudoMasks};
 pub use colour::{Brightness, ColourChange};
 pub use dataset::{Dataset, Difficult, OpenOptions, SameName, TagSource, TaggedImage};
 pub use drawn_scenes::{DrawnScenes, Scene};

@@ -2,8 +2,9 @@
 //! What comes out depends on the seed, the epoch and the images alone, never on the number of threads; memory is
 //! bounded by what is prepared ahead and by the cache's budget.
 
+use crate::class_shares::{ClassShares, PseudoMasks};
 use crate::views::{ViewMaker, Views};
-use crate::{ImageLimits, Random, TaggedImage, read_image};
+use crate::{DataError, ImageLimits, Random, TaggedImage, read_image};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -27,6 +28,8 @@ pub struct LoaderOptions {
     pub cache_bytes: usize,
     /// What is refused before it is decoded.
     pub limits: ImageLimits,
+    /// What a second round of training learns from; images without one do without.
+    pub pseudo_masks: Option<PseudoMasks>,
 }
 
 /// One image of an epoch.
@@ -59,9 +62,23 @@ struct Shared {
     images: Vec<TaggedImage>,
     maker: ViewMaker,
     options: LoaderOptions,
-    /// Resized images, three planes of bytes, or why there is none.
-    cache: Vec<OnceLock<Result<Vec<u8>, String>>>,
+    /// Prepared images, or why there is none.
+    cache: Vec<OnceLock<Result<Prepared, String>>>,
     cached_bytes: AtomicUsize,
+}
+
+/// What all epochs have in common of an image.
+#[derive(Clone, Debug)]
+struct Prepared {
+    /// The image at the first view's size, three planes. Bytes, so that a cached image and one read anew are the same.
+    planes: Vec<u8>,
+    pseudo_mask: Option<ClassShares>,
+}
+
+impl Prepared {
+    fn num_bytes(&self) -> usize {
+        self.planes.len() + self.pseudo_mask.as_ref().map_or(0, ClassShares::num_bytes)
+    }
 }
 
 impl Loader {
@@ -73,9 +90,10 @@ impl Loader {
         }
     }
 
-    /// A loader that treats other images alike.
+    /// A loader that treats other images alike; they have no pseudo-masks.
     pub fn of_other_images(&self, images: Vec<TaggedImage>) -> Self {
-        Self::new(images, self.shared.maker, self.shared.options.clone())
+        let options = LoaderOptions { pseudo_masks: None, ..self.shared.options.clone() };
+        Self::new(images, self.shared.maker, options)
     }
 
     /// The images, in the order in which [`Loaded`] counts them.
@@ -125,37 +143,45 @@ impl Shared {
     }
 
     fn load(&self, epoch: u64, index: usize) -> Loaded {
-        let resized;
-        let planes = match self.cache[index].get() {
+        let fresh;
+        let prepared = match self.cache[index].get() {
             Some(kept) => kept,
             None => {
-                resized = self.resize(index);
-                if self.reserve(resized.as_ref().map_or(0, Vec::len)) {
+                fresh = self.prepare(index).map_err(|error| error.to_string());
+                if self.reserve(fresh.as_ref().map_or(0, Prepared::num_bytes)) {
                     // Two epochs may meet here; both hold the same.
-                    let _ = self.cache[index].set(resized.clone());
+                    let _ = self.cache[index].set(fresh.clone());
                 }
-                &resized
+                &fresh
             }
         };
-        match planes {
+        match prepared {
             Err(reason) => Loaded::Broken { index, reason: reason.clone() },
-            Ok(bytes) => {
-                let planes: Vec<f32> = bytes.iter().map(|&byte| f32::from(byte)).collect();
+            Ok(Prepared { planes, pseudo_mask }) => {
+                let planes: Vec<f32> = planes.iter().map(|&byte| f32::from(byte)).collect();
                 let mut random = Random::new(&[self.options.seed, VIEWS, epoch, index as u64]);
-                Loaded::Views { index, views: self.maker.make(&planes, &mut random) }
+                let mut views = self.maker.make(&planes, &mut random);
+                let symmetry = views.geometry.first_symmetry;
+                views.pseudo_mask = pseudo_mask.as_ref().map(|shares| shares.turned(symmetry));
+                Loaded::Views { index, views }
             }
         }
     }
 
-    /// The image at the first view's size, as bytes, so that a cached image and one read anew are the same.
-    fn resize(&self, index: usize) -> Result<Vec<u8>, String> {
-        let image =
-            read_image(&self.images[index].path, &self.options.limits).map_err(|error| error.to_string())?;
-        let side = self.maker.first_side();
+    fn prepare(&self, index: usize) -> Result<Prepared, DataError> {
+        let (tagged, maker) = (&self.images[index], &self.maker);
+        let image = read_image(&tagged.path, &self.options.limits)?;
+        let side = maker.first_side();
         let from = (image.width() as usize, image.height() as usize);
         let whole = Part::whole((side, side));
-        let planes = resize_rgb8(image.as_raw(), from, (side, side), whole, self.maker.alignment);
-        Ok(planes.iter().map(|value| value.round().clamp(0.0, 255.0) as u8).collect())
+        let planes = resize_rgb8(image.as_raw(), from, (side, side), whole, maker.alignment);
+        let planes = planes.iter().map(|value| value.round().clamp(0.0, 255.0) as u8).collect();
+        let mask = match &self.options.pseudo_masks {
+            Some(masks) => masks.read(&tagged.mask_name())?,
+            None => None,
+        };
+        let pseudo_mask = mask.map(|mask| ClassShares::of(&mask, maker.grid, maker.alignment));
+        Ok(Prepared { planes, pseudo_mask })
     }
 
     fn reserve(&self, bytes: usize) -> bool {
@@ -216,7 +242,8 @@ mod tests {
         };
         let threads = NonZeroUsize::new(threads);
         let limits = ImageLimits::default();
-        Loader::new(images, maker, LoaderOptions { seed: 7, threads, ahead: 4, cache_bytes, limits })
+        let options = LoaderOptions { seed: 7, threads, ahead: 4, cache_bytes, limits, pseudo_masks: None };
+        Loader::new(images, maker, options)
     }
 
     #[test]

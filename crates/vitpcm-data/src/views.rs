@@ -2,6 +2,7 @@
 //! a smaller second one, four of which are merged into one picture. The geometry says, for every grid cell of the
 //! second view, which cells of the first view's map lie under it: that is all the equivariance loss needs to know.
 
+use crate::class_shares::ClassShares;
 use crate::colour::ColourChange;
 use crate::random::Random;
 use serde::{Deserialize, Serialize};
@@ -69,6 +70,8 @@ pub struct Views {
     pub second: Vec<f32>,
     /// How they came about.
     pub geometry: ViewGeometry,
+    /// The image's pseudo-mask on the first view's grid, in a second round of training.
+    pub pseudo_mask: Option<ClassShares>,
 }
 
 impl ViewMaker {
@@ -95,7 +98,7 @@ impl ViewMaker {
         let mut second = self.scaled_part(image, geometry.second_part);
         self.colour.apply(&mut second, random);
         let second = geometry.second_symmetry.apply(&second, (self.second_side(), self.second_side()));
-        Views { first, second, geometry }
+        Views { first, second, geometry, pseudo_mask: None }
     }
 
     fn draw_geometry(&self, random: &mut Random) -> ViewGeometry {

@@ -26,13 +26,14 @@ mod resize;
 mod softmax;
 mod tensors;
 mod transformer_block;
+mod upload;
 mod worker;
 
 pub use adam::{AdamStep, adam_step, follow};
 pub use add_scaled::add_scaled;
 pub use attention::attention;
 #[cfg(feature = "cuda")]
-pub use cuda::open_cuda;
+pub use cuda::{Nccl, NcclGroup, NcclId, open_cuda};
 pub use dropout::{DropoutMask, dropout, random_bits, uniform};
 pub use gelu::gelu;
 pub use hv_bilstm::{HvBiLstmWeights, LstmWeights, hv_bilstm};
@@ -42,4 +43,5 @@ pub use pooling::{max_over_grid, top_k_over_grid};
 pub use resize::{ResizeRule, resize_grid};
 pub use softmax::softmax;
 pub use transformer_block::{Affine, BlockOptions, BlockWeights, ParameterGradients, transformer_block};
+pub use upload::Uploader;
 pub use worker::on_worker;

@@ -239,3 +239,38 @@ fn optimisers_agree() {
     let (a, b) = (on(&Device::Cpu).unwrap().concat(), on(&gpu).unwrap().concat());
     assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * a.abs().max(1.0)));
 }
+
+#[test]
+fn what_is_uploaded_arrives_in_order() {
+    let Some(gpu) = gpu() else { return };
+    let mut uploader = ops::Uploader::new(&gpu);
+    // More than there are buffers, and parts of larger tensors.
+    let sent: Vec<Tensor> =
+        (0..5).map(|i| noise(&[3, 700, 401], i).narrow(0, 1, 2).expect("a part")).collect();
+    let there: Vec<Tensor> = sent.iter().map(|tensor| uploader.upload(tensor).expect("uploaded")).collect();
+    for (sent, there) in sent.iter().zip(&there) {
+        assert!(there.device().is_cuda());
+        let values = |tensor: &Tensor| tensor.flatten_all().and_then(|t| t.to_vec1::<f32>()).expect("values");
+        assert_eq!(values(sent), values(there));
+    }
+}
+
+#[test]
+fn a_group_of_one_gpu_sums_to_itself() {
+    let Some(gpu) = gpu() else { return };
+    let nccl = match ops::Nccl::load() {
+        Ok(nccl) => nccl,
+        Err(error) => return println!("skipped: no NCCL ({error})"),
+    };
+    println!("NCCL {}", nccl.version());
+    let id = nccl.new_id().expect("an id");
+    let id = ops::NcclId::from_bytes(id.as_bytes()).expect("the same id");
+    let mut group = nccl.join(id, 0, 1, &gpu).expect("a group");
+    let tensors = [noise(&[1000, 30], 1), noise(&[7], 2)];
+    let summed = tensors.each_ref().map(|tensor| tensor.to_device(&gpu).expect("on the GPU"));
+    group.sum_in_place(&summed).expect("a sum");
+    for (tensor, sum) in tensors.iter().zip(&summed) {
+        let values = |tensor: &Tensor| tensor.flatten_all().and_then(|t| t.to_vec1::<f32>()).expect("values");
+        assert_eq!(values(tensor), values(sum));
+    }
+}

@@ -78,6 +78,7 @@ fn time_step(model: Model, num_images: usize, precision: Precision, device: &Dev
             (num_images, half.pow(2), grid.pow(2)),
             device,
         )?,
+        pseudo_masks: None,
         names: (0..num_images).map(|image| image.to_string()).collect(),
     };
     let batches = [batch];

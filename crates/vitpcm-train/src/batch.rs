@@ -1,11 +1,12 @@
-//! What a training step takes: views, their geometry and the image's tags. There is no mask here and none can be
-//! put in: that is what makes the training weakly supervised.
+//! What a training step takes: views, their geometry and the image's tags. There is no truth mask here and none can be
+//! put in: that is what makes the training weakly supervised. Pseudo-masks, made by an earlier round, can.
 
 use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 use vitpcm_data::Tags;
 use vitpcm_data::views::{ViewMaker, Views, merged};
 use vitpcm_nets::Normalisation;
+use vitpcm_ops::Uploader;
 
 use crate::error::Result;
 
@@ -21,6 +22,9 @@ pub struct TaggedBatch {
     pub tags: Tensor,
     /// Takes a first view's map to its second view's grid, `[B, (G/2)², G²]`.
     pub second_from_first: Tensor,
+    /// Pseudo-masks on the first views' grids, as shares of the classes, `[B, G², K + 1]`; zeros where an image has none.
+    /// Only in a second round of training.
+    pub pseudo_masks: Option<Tensor>,
     /// The images' names, for messages.
     pub names: Vec<String>,
 }
@@ -63,6 +67,15 @@ impl TaggedBatch {
             normalisation.normalise_planes(first_view);
             second_from_first.copy_from_slice(&maker.second_from_first(&image.views.geometry));
         });
+        let has_masks = images.iter().any(|image| image.views.pseudo_mask.is_some());
+        let pseudo_masks = has_masks.then(|| {
+            let rows_len = grid * grid * num_classes;
+            let mut rows = vec![0f32; count * rows_len];
+            for (image, rows) in images.iter().zip(rows.chunks_exact_mut(rows_len)) {
+                image.views.pseudo_mask.iter().for_each(|shares| shares.write_rows(num_classes, rows));
+            }
+            Tensor::from_vec(rows, (count, grid * grid, num_classes), device)
+        });
         let num_merged = count.div_ceil(4);
         let mut merged_views = vec![0f32; num_merged * view_len];
         merged_views.par_chunks_exact_mut(view_len).enumerate().for_each(|(picture, merged_view)| {
@@ -79,17 +92,20 @@ impl TaggedBatch {
                 (count, grid * grid / 4, grid * grid),
                 device,
             )?,
+            pseudo_masks: pseudo_masks.transpose()?,
             names: images.iter().map(|image| image.name.clone()).collect(),
         })
     }
 
     /// The same batch in another device's memory.
-    pub fn to_device(self, device: &Device) -> Result<Self> {
+    pub fn uploaded(self, uploader: &mut Uploader) -> Result<Self> {
+        let mut upload = |tensor: &Tensor| uploader.upload(tensor);
         Ok(Self {
-            first_views: self.first_views.to_device(device)?,
-            merged_views: self.merged_views.to_device(device)?,
-            tags: self.tags.to_device(device)?,
-            second_from_first: self.second_from_first.to_device(device)?,
+            first_views: upload(&self.first_views)?,
+            merged_views: upload(&self.merged_views)?,
+            tags: upload(&self.tags)?,
+            second_from_first: upload(&self.second_from_first)?,
+            pseudo_masks: self.pseudo_masks.as_ref().map(upload).transpose()?,
             names: self.names,
         })
     }

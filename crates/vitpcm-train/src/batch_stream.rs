@@ -1,4 +1,5 @@
-//! The batches of an epoch, put together on a thread of their own while the step before is computed.
+//! The batches of an epoch, put together and brought to the device on a thread of their own while the step before is
+//! computed.
 
 use std::sync::mpsc::{Receiver, sync_channel};
 
@@ -6,6 +7,7 @@ use candle_core::Device;
 use vitpcm_data::views::ViewMaker;
 use vitpcm_data::{EpochStream, Loaded, Loader, TaggedImage};
 use vitpcm_nets::Normalisation;
+use vitpcm_ops::Uploader;
 
 use crate::batch::{TaggedBatch, TaggedViews};
 use crate::error::Result;
@@ -13,7 +15,7 @@ use crate::shares::Shares;
 
 /// This rank's images of one optimiser step.
 pub(crate) struct StepImages {
-    /// In memory of the CPU; none where no image could be read.
+    /// In the device's memory; none where no image could be read.
     pub(crate) batches: Vec<TaggedBatch>,
     /// Images that could not be read, and why.
     pub(crate) broken: Vec<String>,
@@ -27,6 +29,8 @@ pub(crate) struct BatchMaker {
     pub(crate) maker: ViewMaker,
     pub(crate) normalisation: Normalisation,
     pub(crate) num_classes: usize,
+    /// Where to.
+    pub(crate) device: Device,
     /// Which images, and how many at a time.
     pub(crate) shares: Shares,
 }
@@ -37,6 +41,7 @@ impl BatchMaker {
         stream: &mut EpochStream,
         images: &[TaggedImage],
         num_places: usize,
+        uploader: &mut Uploader,
     ) -> Result<StepImages> {
         let mut step = StepImages { batches: Vec::new(), broken: Vec::new(), num_places };
         for batch in self.shares.own_batches(num_places) {
@@ -46,7 +51,7 @@ impl BatchMaker {
             if !views.is_empty() {
                 let Self { maker, normalisation, num_classes, .. } = self;
                 let batch = TaggedBatch::new(&views, maker, normalisation, *num_classes, &Device::Cpu)?;
-                step.batches.push(batch);
+                step.batches.push(batch.uploaded(uploader)?);
             }
         }
         Ok(step)
@@ -63,12 +68,13 @@ pub(crate) fn steps_of_epoch(
     let (sender, receiver) = sync_channel(1);
     let (loader, maker) = (loader.clone(), maker.clone());
     std::thread::spawn(move || {
+        let mut uploader = Uploader::new(&maker.device);
         let mut num_left = loader.images().len() - start;
         let mut stream = loader.epoch_share(epoch, start, |place| maker.shares.is_own(place, num_left));
         while num_left > 0 {
             let num_places = maker.shares.step_places(num_left);
             num_left -= num_places;
-            if sender.send(maker.step(&mut stream, loader.images(), num_places)).is_err() {
+            if sender.send(maker.step(&mut stream, loader.images(), num_places, &mut uploader)).is_err() {
                 return;
             }
         }

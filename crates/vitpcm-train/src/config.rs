@@ -134,6 +134,8 @@ pub struct LossConfig {
     /// Over what a class's maximum is taken when the target of `main` is conditioned on the tags: `crop`, so that a
     /// tagged class outside the crop still peaks at 1 (released code), or `whole-grid`.
     pub et_peak: EtPeak,
+    /// Weight of the pseudo-mask loss `L_PM` (ours), in a second round: `vitpcm train --pseudo-masks`.
+    pub mask_weight: f64,
     /// Factor of Σw² of the classifier's weights (released code: 0.01; paper: 0.1).
     pub classifier_l2: f64,
 }
@@ -313,7 +315,8 @@ impl TrainConfig {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         let not_negative = |value: f64| value.is_finite() && value >= 0.0;
         let dropout = [model.dropout.backbone, model.dropout.conditioning, model.dropout.classifier];
-        let losses = [self.losses.mce_weight, self.losses.et_weight, self.losses.classifier_l2];
+        let losses = &self.losses;
+        let losses = [losses.mce_weight, losses.et_weight, losses.mask_weight, losses.classifier_l2];
         let rules = [
             (
                 model.grid >= 4 && model.grid.is_multiple_of(2) && model.grid <= 256,

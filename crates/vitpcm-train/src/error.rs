@@ -38,7 +38,7 @@ pub enum TrainError {
     NoImages(String),
     /// The loss is no longer a number. The last saved state is from before this step.
     #[error(
-        "the loss is not finite (L_MCE {mce}, L_ET {et}, L2 {l2}) at step {step} of epoch {epoch}; the batch was {}; \
+        "the loss is not finite (L_MCE {mce}, L_ET {et}, L_PM {masks}, L2 {l2}) at step {step} of epoch {epoch}; the batch was {}; \
          the last saved state is from before it (a smaller schedule.rate may help)",
         names.join(", ")
     )]
@@ -51,6 +51,8 @@ pub enum TrainError {
         mce: f32,
         /// Equivariance loss.
         et: f32,
+        /// Pseudo-mask loss.
+        masks: f32,
         /// Penalty on the classifier.
         l2: f32,
         /// The images of the batch.

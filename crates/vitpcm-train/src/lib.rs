@@ -43,6 +43,8 @@ mod ema;
 mod error;
 mod events;
 mod fingerprint;
+#[cfg(all(feature = "mpi", feature = "cuda"))]
+mod gpu_group;
 #[cfg(any(feature = "mpi", test))]
 mod gradient_buckets;
 pub mod losses;

@@ -23,11 +23,11 @@ pub fn multi_label_loss(tag_probabilities: &Tensor, tags: &Tensor) -> Result<Ten
     Ok(log_likelihood.mean_all()?.neg()?)
 }
 
-/// `L_ET`: cross-entropy of a map against a target map, mean over cells and batch.
+/// `L_ET` and `L_PM`: cross-entropy of a map against a target map, mean over cells and batch.
 ///
 /// # Shapes
 /// target and prediction `[B, cells, K + 1]`; result a scalar.
-pub fn equivariance_loss(target: &Tensor, prediction: &Tensor) -> Result<Tensor> {
+pub fn map_loss(target: &Tensor, prediction: &Tensor) -> Result<Tensor> {
     let log_prediction = prediction.clamp(CLIP, 1.0)?.log()?;
     Ok((target * log_prediction)?.sum(D::Minus1)?.mean_all()?.neg()?)
 }

@@ -11,7 +11,7 @@ use crate::error::{Result, TrainError};
 use crate::pcm_step::StepLosses;
 use crate::validation::Validation;
 
-const HEADING: &str = "epoch,step,images,rate,loss,loss_mce,loss_et,loss_l2,images_per_second,val_miou,\
+const HEADING: &str = "epoch,step,images,rate,loss,loss_mce,loss_et,loss_masks,loss_l2,images_per_second,val_miou,\
                        val_pixel_accuracy,val_tag_f1,val_et_loss,val_score";
 
 /// What is known of one step.
@@ -29,6 +29,9 @@ pub struct MetricsRow {
     pub loss_mce: f32,
     /// `L_ET`.
     pub loss_et: f32,
+    /// `L_PM`; absent in states saved before it came.
+    #[serde(default)]
+    pub loss_masks: f32,
     /// The penalty on the classifier.
     pub loss_l2: f32,
     /// The weighted sum.
@@ -40,7 +43,13 @@ pub struct MetricsRow {
 impl MetricsRow {
     /// The losses of the row.
     pub fn losses(&self) -> StepLosses {
-        StepLosses { mce: self.loss_mce, et: self.loss_et, l2: self.loss_l2, total: self.loss }
+        StepLosses {
+            mce: self.loss_mce,
+            et: self.loss_et,
+            masks: self.loss_masks,
+            l2: self.loss_l2,
+            total: self.loss,
+        }
     }
 }
 
@@ -76,12 +85,22 @@ impl MetricsCsv {
 
     /// Appends a row.
     pub(crate) fn append(&mut self, row: &MetricsRow, validation: Option<&Validation>) -> Result<()> {
-        let MetricsRow { epoch, step, images, rate, loss, loss_mce, loss_et, loss_l2, images_per_second } =
-            row;
+        let MetricsRow {
+            epoch,
+            step,
+            images,
+            rate,
+            loss,
+            loss_mce,
+            loss_et,
+            loss_masks,
+            loss_l2,
+            images_per_second,
+        } = row;
         let cell = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.4}"));
         let of = |get: fn(&Validation) -> Option<f64>| cell(validation.and_then(get));
         let line = format!(
-            "{epoch},{step},{images},{rate:e},{loss},{loss_mce},{loss_et},{loss_l2},{images_per_second:.2},{},{},{},{},{}\n",
+            "{epoch},{step},{images},{rate:e},{loss},{loss_mce},{loss_et},{loss_masks},{loss_l2},{images_per_second:.2},{},{},{},{},{}\n",
             of(|v| v.miou),
             of(|v| v.pixel_accuracy),
             of(|v| Some(v.tag_f1)),
@@ -102,7 +121,7 @@ mod tests {
     use super::*;
 
     fn row(step: u64) -> MetricsRow {
-        let (loss_mce, loss_et, loss_l2, loss) = (0.5, 0.25, 0.125, 0.875);
+        let (loss_mce, loss_et, loss_masks, loss_l2, loss) = (0.5, 0.25, 0.0, 0.125, 0.875);
         MetricsRow {
             epoch: 1,
             step,
@@ -110,6 +129,7 @@ mod tests {
             rate: 1e-3,
             loss_mce,
             loss_et,
+            loss_masks,
             loss_l2,
             loss,
             images_per_second: 3.0,

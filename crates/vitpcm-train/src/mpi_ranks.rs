@@ -1,7 +1,7 @@
 //! Ranks by MPI. An error in MPI itself ends all ranks with MPI's own message (its default), so that nothing here
 //! returns one.
 
-use candle_core::{Tensor, Var};
+use candle_core::{Device, Tensor, Var};
 use mpi::Threading;
 use mpi::collective::SystemOperation;
 use mpi::environment::{Universe, is_finalized, is_initialized};
@@ -9,7 +9,10 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Equivalence, Root, Source};
 
 use crate::error::{Result, TrainError};
+#[cfg(feature = "cuda")]
+use crate::gpu_group::GpuGroup;
 use crate::gradient_buckets::sum_in_buckets;
+use crate::ranks::Ranks;
 
 /// Gradients travel in pieces of about so many numbers (25 MB): enough for full bandwidth, little beside the weights.
 const BUCKET: usize = 25_000_000 / size_of::<f32>();
@@ -22,6 +25,8 @@ pub struct MpiRanks {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) local_rank: usize,
+    #[cfg(feature = "cuda")]
+    gpus: std::sync::OnceLock<GpuGroup>,
     _universe: Universe,
 }
 
@@ -38,12 +43,36 @@ impl MpiRanks {
         if threading < Threading::Serialized {
             return Err(TrainError::Ranks(format!("this MPI knows no threads ({threading:?})")));
         }
-        Ok(Self { rank, size, local_rank, _universe: universe })
+        Ok(Self {
+            rank,
+            size,
+            local_rank,
+            #[cfg(feature = "cuda")]
+            gpus: std::sync::OnceLock::new(),
+            _universe: universe,
+        })
     }
 
     pub(crate) fn sum<T: Equivalence + Clone>(&self, values: &mut [T]) {
         let own = values.to_vec();
         SimpleCommunicator::world().all_reduce_into(&own[..], values, SystemOperation::sum());
+    }
+
+    pub(crate) fn connect_devices(&self, ranks: &Ranks, device: &Device) -> Option<String> {
+        #[cfg(feature = "cuda")]
+        return match GpuGroup::connect(ranks, device)? {
+            Ok(group) => {
+                let said = format!("gradients go from GPU to GPU by {group}");
+                drop(self.gpus.set(group));
+                Some(said)
+            }
+            Err(reason) => Some(format!("gradients go through the hosts' memory: {reason}")),
+        };
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = (ranks, device); // host memory is all there is
+            None
+        }
     }
 
     pub(crate) fn sum_gradients(
@@ -52,6 +81,10 @@ impl MpiRanks {
         share: f64,
         variables: &[(String, Var)],
     ) -> Result<Vec<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if let Some(gpus) = self.gpus.get() {
+            return gpus.sum_gradients(gradients, share, variables);
+        }
         let sum = |values: &mut [f32]| self.sum(values);
         sum_in_buckets(gradients, share as f32, variables, BUCKET, sum)
     }

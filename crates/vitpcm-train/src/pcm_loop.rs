@@ -15,7 +15,7 @@ use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use candle_core::Device;
-use vitpcm_data::{Dataset, ImageLimits, Loader, LoaderOptions, TaggedImage};
+use vitpcm_data::{Dataset, ImageLimits, Loader, LoaderOptions, PseudoMasks, TaggedImage};
 use vitpcm_masks::Classes;
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_nets::{
@@ -69,6 +69,8 @@ pub struct TrainData {
     pub training: Vec<TaggedImage>,
     /// Images to validate on; may be empty.
     pub validation: Vec<ValidationImage>,
+    /// Masks that an earlier round made of the training images, where this is a second one.
+    pub pseudo_masks: Option<PathBuf>,
     /// What is refused before it is decoded.
     pub limits: ImageLimits,
 }
@@ -124,16 +126,35 @@ impl TrainData {
             validation: validation
                 .map(|index| ValidationImage { image: image(index), truth: dataset.truth(*index).cloned() })
                 .collect(),
+            pseudo_masks: None,
             limits,
         }
     }
 
-    /// Tells data sets apart by their classes and the names and tags of the training images.
+    fn pseudo_masks(&self) -> Option<PseudoMasks> {
+        let folder = self.pseudo_masks.clone()?;
+        Some(PseudoMasks { folder, classes: self.classes.clone() })
+    }
+
+    /// How many training images have a pseudo-mask.
+    pub fn num_pseudo_masks(&self) -> usize {
+        let exists = |masks: PseudoMasks| {
+            let has_mask = |image: &&TaggedImage| masks.path(&image.mask_name()).is_file();
+            self.training.iter().filter(has_mask).count()
+        };
+        self.pseudo_masks().map_or(0, exists)
+    }
+
+    /// Tells data sets apart by their classes, the names and tags of the training images, and whether there are
+    /// pseudo-masks.
     fn fingerprint(&self) -> u64 {
         let classes = self.classes.names().iter().map(String::as_bytes);
         let images = self.training.iter().flat_map(|image| [image.name.as_bytes(), image.tags.as_slice()]);
+        let masks = self.pseudo_masks.iter().map(|_| "pseudo-masks".as_bytes());
         // With a byte between the parts that neither holds.
-        fingerprint::of_bytes(classes.chain(images).flat_map(|part| part.iter().copied().chain([255])))
+        fingerprint::of_bytes(
+            classes.chain(images).chain(masks).flat_map(|part| part.iter().copied().chain([255])),
+        )
     }
 }
 
@@ -217,6 +238,7 @@ pub fn train(
         maker,
         normalisation: info.normalisation,
         num_classes: network.num_classes,
+        device: job.device.clone(),
         shares: shares.clone(),
     };
     let validator = validator(job, &loader);
@@ -234,9 +256,8 @@ pub fn train(
         num_parameters: network.num_parameters(),
         train_size: info.train_size,
     }));
-    if let Some(text) = shares.unevenness() {
-        tell(Event::Note(text));
-    }
+    let notes = [shares.unevenness(), ranks.connect_devices(&job.device)];
+    notes.into_iter().flatten().for_each(|text| tell(Event::Note(text)));
 
     let (session_start, steps_before) = (Instant::now(), progress.step);
     let mut last_save = Instant::now();
@@ -261,8 +282,6 @@ pub fn train(
             broken.iter().for_each(|reason| warn(format!("{reason}; left out of the training")));
             progress.images_taken += num_places;
             let is_last = progress.images_taken == num_images;
-            let batches = batches.into_iter().map(|batch| batch.to_device(&job.device));
-            let batches = batches.collect::<Result<Vec<_>>>()?;
             let mut dropout = progress.dropout.after_batches(shares.own_batches(num_places).start);
             let (losses, gradients) = step.gradients(&batches, &mut dropout)?;
             progress.dropout = progress.dropout.after_batches(shares.num_batches(num_places));
@@ -280,6 +299,7 @@ pub fn train(
                     step: progress.step + 1,
                     mce: losses.mce,
                     et: losses.et,
+                    masks: losses.masks,
                     l2: losses.l2,
                     names: String::from_utf8_lossy(&names).lines().map(str::to_owned).collect(),
                 });
@@ -304,6 +324,7 @@ pub fn train(
                 rate,
                 loss_mce: losses.mce,
                 loss_et: losses.et,
+                loss_masks: losses.masks,
                 loss_l2: losses.l2,
                 loss: losses.total,
                 images_per_second: step_images as f64 / step_start.elapsed().as_secs_f64().max(1e-9),
@@ -424,7 +445,7 @@ fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
     let refuse = |reason: String| Err(TrainError::RunFolder { path: out.clone(), reason });
     if saved.progress.data_fingerprint != job.data.fingerprint() {
         return refuse(
-            "the run began with another data set: classes, training images or tags differ".to_owned(),
+            "the run began with another data set: classes, training images, tags or whether there are pseudo-masks differ".to_owned(),
         );
     }
     let expected = job.config.network(saved.info.network.backbone, job.data.classes.len());
@@ -496,6 +517,7 @@ fn loader_options(job: &TrainJob) -> LoaderOptions {
         ahead: loader.ahead,
         cache_bytes: loader.cache_megabytes.saturating_mul(1 << 20),
         limits: job.data.limits.clone(),
+        pseudo_masks: job.data.pseudo_masks(),
     }
 }
 

@@ -36,6 +36,8 @@ pub struct StepLosses {
     pub mce: f32,
     /// `L_ET`; 0 where it is left out.
     pub et: f32,
+    /// `L_PM`; 0 where there are no pseudo-masks.
+    pub masks: f32,
     /// The penalty on the classifier, with its factor.
     pub l2: f32,
     /// What is minimised.
@@ -45,12 +47,13 @@ pub struct StepLosses {
 impl StepLosses {
     /// Whether all of them are numbers.
     pub fn are_finite(&self) -> bool {
-        [self.mce, self.et, self.l2, self.total].iter().all(|loss| loss.is_finite())
+        [self.mce, self.et, self.masks, self.l2, self.total].iter().all(|loss| loss.is_finite())
     }
 
     fn add(&mut self, share: f32, other: &StepLosses) {
         self.mce += share * other.mce;
         self.et += share * other.et;
+        self.masks += share * other.masks;
         self.l2 += share * other.l2;
         self.total += share * other.total;
     }
@@ -60,6 +63,7 @@ impl StepLosses {
 struct LossTensors {
     mce: Tensor,
     et: Option<Tensor>,
+    masks: Option<Tensor>,
     l2: Tensor,
     total: Tensor,
 }
@@ -147,12 +151,17 @@ impl PcmStep {
 
     /// The losses of a batch without dropout and without a gradient: what validation without masks compares.
     pub fn validation_losses(&self, batch: &TaggedBatch) -> Result<StepLosses> {
-        let pixels = match self.losses.et_target {
-            EtTarget::None => batch.first_views.clone(),
-            _ => Tensor::cat(&[&batch.first_views, &batch.merged_views], 0)?,
-        };
+        let pixels = self.pictures(batch)?;
         let output = self.constant_network.forward(&pixels, &mut Mode::Inference)?;
         self.losses_of(batch, &output, || Ok(output.scores_on_grid.clone()))?.values()
+    }
+
+    /// Both views go through the network as one batch: `[B + ⌈B/4⌉, 3, S, S]`.
+    fn pictures(&self, batch: &TaggedBatch) -> Result<Tensor> {
+        Ok(match self.losses.et_target {
+            EtTarget::None if batch.pseudo_masks.is_none() => batch.first_views.clone(),
+            _ => Tensor::cat(&[&batch.first_views, &batch.merged_views], 0)?,
+        })
     }
 
     /// `of_blocks` gets the gradients of the transformer's blocks when the losses go backward.
@@ -162,11 +171,7 @@ impl PcmStep {
         dropout: &mut Dropout,
         of_blocks: &ParameterGradients,
     ) -> Result<LossTensors> {
-        // Both views go through the network as one batch: [B + ⌈B/4⌉, 3, S, S].
-        let pixels = match self.losses.et_target {
-            EtTarget::None => batch.first_views.clone(),
-            _ => Tensor::cat(&[&batch.first_views, &batch.merged_views], 0)?,
-        };
+        let pixels = self.pictures(batch)?;
         let tokens = match self.trained.num_frozen_blocks(self.config.backbone.depth) {
             Some(num_blocks) => self.constant_network.run_frozen_blocks(&pixels, num_blocks)?,
             None => self.network.vit().embed(&pixels)?,
@@ -219,7 +224,21 @@ impl PcmStep {
         if let Some(et) = &et {
             total = (total + (et * self.losses.et_weight)?)?;
         }
-        Ok(LossTensors { mce, et, l2, total })
+        let masks = batch.pseudo_masks.as_ref();
+        let masks = masks.map(|masks| self.masks_teach_both(batch, &output.scores_on_grid, masks));
+        let masks = masks.transpose()?;
+        if let Some(masks) = &masks {
+            total = (total + (masks * self.losses.mask_weight)?)?;
+        }
+        Ok(LossTensors { mce, et, masks, l2, total })
+    }
+
+    /// An earlier round's masks teach the maps of both views.
+    fn masks_teach_both(&self, batch: &TaggedBatch, maps: &Tensor, masks: &Tensor) -> Result<Tensor> {
+        let first = losses::map_loss(masks, &first_maps(maps, batch.len())?)?;
+        let on_second_grid = batch.second_from_first.matmul(masks)?;
+        let second = losses::map_loss(&on_second_grid, &second_maps(maps, batch.len())?)?;
+        Ok(((first + second)? * 0.5)?)
     }
 
     /// The first view's map teaches the merged view's.
@@ -227,7 +246,7 @@ impl PcmStep {
         let first = first_maps(targets, batch.len())?;
         let target =
             losses::target_from_first(&first, &batch.second_from_first, &batch.tags, self.losses.et_peak)?;
-        losses::equivariance_loss(&target, &second_maps(maps, batch.len())?)
+        losses::map_loss(&target, &second_maps(maps, batch.len())?)
     }
 
     /// The merged view's map, conditioned on the tags, teaches the first view's, cropped, scaled and flipped alike.
@@ -235,15 +254,21 @@ impl PcmStep {
         let second = second_maps(targets, batch.len())?;
         let target = losses::conditioned(&second, &batch.tags, &second.max(1)?)?;
         let first = first_maps(maps, batch.len())?;
-        losses::equivariance_loss(&target, &batch.second_from_first.matmul(&first)?)
+        losses::map_loss(&target, &batch.second_from_first.matmul(&first)?)
     }
 }
 
 impl LossTensors {
     fn values(&self) -> Result<StepLosses> {
         let value = |tensor: &Tensor| tensor.to_scalar::<f32>();
-        let et = self.et.as_ref().map(value).transpose()?.unwrap_or(0.0);
-        Ok(StepLosses { mce: value(&self.mce)?, et, l2: value(&self.l2)?, total: value(&self.total)? })
+        let optional = |tensor: &Option<Tensor>| tensor.as_ref().map_or(Ok(0.0), value);
+        Ok(StepLosses {
+            mce: value(&self.mce)?,
+            et: optional(&self.et)?,
+            masks: optional(&self.masks)?,
+            l2: value(&self.l2)?,
+            total: value(&self.total)?,
+        })
     }
 }
 

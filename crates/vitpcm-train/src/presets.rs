@@ -49,6 +49,7 @@ impl TrainConfig {
                 et_weight: 1.0,
                 et_target: EtTarget::Main,
                 et_peak: EtPeak::Crop,
+                mask_weight: 1.0,
                 classifier_l2: 0.01,
             },
             schedule: ScheduleConfig {

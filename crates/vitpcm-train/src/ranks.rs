@@ -1,10 +1,10 @@
 //! The processes that train or segment together ("ranks"): which one this is, and what they do in common. One process
 //! is the usual case and costs nothing. Every method that exchanges something is called by all ranks in the same order.
 //!
-//! MPI starts the ranks and carries what is small; how gradients travel is a matter of `sum_gradients` alone, where
-//! another carrier (NCCL, from GPU to GPU) has its place.
+//! MPI starts the ranks and carries what is small. Gradients of GPUs go by NCCL where it is found and every rank has a
+//! GPU of its own, else by MPI as well.
 
-use candle_core::{Tensor, Var};
+use candle_core::{Device, Tensor, Var};
 
 use crate::error::{Result, TrainError};
 #[cfg(feature = "mpi")]
@@ -137,6 +137,19 @@ impl Ranks {
         #[cfg(feature = "mpi")]
         MpiRanks::abort_if_started(code);
         std::process::exit(code.into())
+    }
+
+    /// Connects the ranks' devices for gradients; all ranks together, before the first sum. Says how they go, where there
+    /// is something to say.
+    pub(crate) fn connect_devices(&self, device: &Device) -> Option<String> {
+        match self {
+            Ranks::Single => {
+                let _ = device; // there is nobody to connect it to
+                None
+            }
+            #[cfg(feature = "mpi")]
+            Ranks::Mpi(mpi) => mpi.connect_devices(self, device),
+        }
     }
 
     /// The sum over all ranks of their gradients, each times the rank's share of the step's images. A rank without

@@ -32,6 +32,7 @@ impl RunFiles {
             ("train/loss", row.loss),
             ("train/loss_mce", row.loss_mce),
             ("train/loss_et", row.loss_et),
+            ("train/loss_masks", row.loss_masks),
             ("train/loss_l2", row.loss_l2),
             ("train/rate", row.rate as f32),
             ("train/images_per_second", row.images_per_second as f32),

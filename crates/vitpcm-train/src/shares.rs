@@ -97,14 +97,16 @@ pub(crate) struct StepOfAll {
 impl StepOfAll {
     /// From what each rank knows of its share; a mean over no images counts for nothing.
     pub(crate) fn sum(ranks: &Ranks, losses: &StepLosses, num_images: usize, stop: bool) -> Self {
-        let StepLosses { mce, et, l2, total } = *losses;
+        let StepLosses { mce, et, masks, l2, total } = *losses;
         let weighted = |loss: f32| f64::from(loss) * num_images as f64;
         let flag = if stop { 1.0 } else { 0.0 };
-        let mut sums = [num_images as f64, flag, weighted(mce), weighted(et), weighted(l2), weighted(total)];
+        let [mce, et, masks, l2, total] = [mce, et, masks, l2, total].map(weighted);
+        let mut sums = [num_images as f64, flag, mce, et, masks, l2, total];
         ranks.sum(&mut sums);
         let [num_images, stop, losses @ ..] = sums;
-        let [mce, et, l2, total] = losses.map(|sum| (sum / num_images) as f32);
-        Self { losses: StepLosses { mce, et, l2, total }, num_images: num_images as usize, stop: stop > 0.0 }
+        let [mce, et, masks, l2, total] = losses.map(|sum| (sum / num_images) as f32);
+        let losses = StepLosses { mce, et, masks, l2, total };
+        Self { losses, num_images: num_images as usize, stop: stop > 0.0 }
     }
 }
 

@@ -8,8 +8,8 @@ use vitpcm_masks::Symmetry;
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_nets::patch_classifier::PatchClassifier;
 use vitpcm_nets::{
-    Dropout, DropoutRates, Mode, ParameterShape, Parameters, PatchConditioning, PcmConfig, Pooling,
-    Precision, VitConfig, WeightFile,
+    Dropout, DropoutRates, Mode, ParameterShape, Parameters, PatchConditioning, PcmConfig, PcmNetwork,
+    Pooling, Precision, VitConfig, WeightFile,
 };
 use vitpcm_train::optimiser::{Adam, AdamConfig};
 use vitpcm_train::pcm_step::PcmStep;
@@ -111,6 +111,7 @@ fn batch() -> TaggedBatch {
         merged_views: formula("input merged views", &[2, 3, 24, 24]),
         tags: Tensor::from_vec(tags, (6, NUM_CLASSES), &Device::Cpu).unwrap(),
         second_from_first: Tensor::from_vec(matrices.concat(), (6, 9, 36), &Device::Cpu).unwrap(),
+        pseudo_masks: None,
         names: (0..6).map(|i| format!("image {i}")).collect(),
     }
 }
@@ -198,6 +199,7 @@ fn part_of(batch: &TaggedBatch, start: usize, count: usize) -> TaggedBatch {
         merged_views: batch.merged_views.narrow(0, start / 4, count.div_ceil(4)).unwrap(),
         tags: batch.tags.narrow(0, start, count).unwrap(),
         second_from_first: batch.second_from_first.narrow(0, start, count).unwrap(),
+        pseudo_masks: None,
         names: batch.names[start..start + count].to_vec(),
     }
 }
@@ -217,6 +219,34 @@ fn accumulated_gradients_equal_those_of_the_full_batch() {
         let difference = relative_difference(accumulated, &full);
         assert!(difference < 1e-5, "{name}: {difference:e}");
     }
+}
+
+/// Masks that are all of one class cost the mean of that class's negative log-probabilities, over both views.
+#[test]
+fn pseudo_masks_teach_both_views() {
+    let losses = loss_config(EtTarget::None, EtPeak::WholeGrid);
+    let step = PcmStep::new(&network(), &losses, Trained::Everything, Precision::F32, parameters()).unwrap();
+    let mut batch = batch();
+    let class = 2;
+    let shares = (0..6 * 36 * NUM_CLASSES).map(|i| f32::from(u8::from(i % NUM_CLASSES == class)));
+    let shares: Vec<f32> = shares.collect();
+    batch.pseudo_masks = Some(Tensor::from_vec(shares, (6, 36, NUM_CLASSES), &Device::Cpu).unwrap());
+    let found = step.validation_losses(&batch).unwrap();
+
+    let pictures = Tensor::cat(&[&batch.first_views, &batch.merged_views], 0).unwrap();
+    let network = PcmNetwork::new(&network(), &parameters()).unwrap();
+    let scores = network.forward(&pictures, &mut Mode::Inference).unwrap().scores_on_grid;
+    let cost = |rows: &[Vec<f32>]| {
+        rows.iter().map(|row| -f64::from(row[class]).ln()).sum::<f64>() / rows.len() as f64
+    };
+    let rows = |maps: Tensor| maps.flatten(0, 2).unwrap().to_vec2::<f32>().unwrap();
+    let first = cost(&rows(scores.narrow(0, 0, 6).unwrap()));
+    // Six second views are on two pictures of four; the last two places of the second picture do not count.
+    let upper = scores.narrow(0, 7, 1).unwrap().narrow(1, 0, 3).unwrap().contiguous().unwrap();
+    let second: Vec<Vec<f32>> = [rows(scores.narrow(0, 6, 1).unwrap()), rows(upper)].concat();
+    let expected = (first + cost(&second)) / 2.0;
+    assert!((f64::from(found.masks) - expected).abs() < 1e-5 * expected, "{} {expected}", found.masks);
+    assert!((found.total - found.mce - found.masks - found.l2).abs() < 1e-5, "{found:?}");
 }
 
 /// The last equation of the supplement: the gradient on a class's weights, from features, scores and tags.

@@ -74,7 +74,7 @@ fn scenes(folder: &Path) -> std::path::PathBuf {
 fn metrics(out: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(out.join("metrics.csv")).unwrap();
     let without_speed = |line: &str| {
-        let cells = line.split(',').enumerate().filter(|(i, _)| *i != 8).map(|(_, cell)| cell);
+        let cells = line.split(',').enumerate().filter(|(i, _)| *i != 9).map(|(_, cell)| cell);
         cells.collect::<Vec<_>>().join(",")
     };
     text.lines().map(without_speed).collect()
@@ -211,4 +211,39 @@ fn one_class_images_without_tags_and_no_validation_split_are_enough() {
         assert_eq!(model.info.classes, ["background", "disc"]);
         assert_eq!(model.info.provenance["epoch"], "3");
     }
+}
+
+#[test]
+fn a_second_round_learns_from_pseudo_masks_and_is_resumed_with_them_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = scenes(folder.path());
+    let masks = folder.path().join("pseudo-masks");
+    std::fs::create_dir(&masks).unwrap();
+    for mask in std::fs::read_dir(data.join("masks")).unwrap().map(Result::unwrap) {
+        std::fs::copy(mask.path(), masks.join(mask.file_name())).unwrap();
+    }
+    std::fs::remove_file(masks.join("scene-0003.png")).unwrap(); // this image does without
+    std::fs::write(masks.join("scene-0004.png"), b"no mask").unwrap();
+    let out = folder.path().join("run");
+    let second_round = |start| {
+        let mut job = job(&data, &out, config(), start);
+        job.data.pseudo_masks = Some(masks.clone());
+        job
+    };
+    assert_eq!(second_round(Start::Fresh).data.num_pseudo_masks(), 19);
+    let (outcome, events) = run(&second_round(Start::Fresh), 4);
+    assert_eq!(outcome.unwrap().ending, Ending::Interrupted);
+    let losses = events.iter().filter_map(|event| match event {
+        Event::Step { row, .. } => Some(row.loss_masks),
+        _ => None,
+    });
+    let losses: Vec<f32> = losses.collect();
+    assert!(losses.iter().all(|&loss| loss > 0.0) && losses.last() < losses.first(), "{losses:?}");
+    assert!(
+        events.iter().any(|event| matches!(event, Event::Warning(text) if text.contains("scene-0004.png")))
+    );
+
+    let message = run(&job(&data, &out, config(), Start::Resume), u64::MAX).0.unwrap_err().to_string();
+    assert!(message.contains("pseudo-masks"), "{message}");
+    assert_eq!(run(&second_round(Start::Resume), u64::MAX).0.unwrap().steps, 9);
 }

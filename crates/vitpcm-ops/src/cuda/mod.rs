@@ -13,8 +13,12 @@ pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod lstm;
 mod memory;
+mod nccl;
 pub(crate) mod pooling;
 pub(crate) mod softmax;
+mod staging;
 
 pub use device::open_cuda;
 pub(crate) use memory::{Array, View, run_on_cuda};
+pub use nccl::{Nccl, NcclGroup, NcclId};
+pub(crate) use staging::Staging;
