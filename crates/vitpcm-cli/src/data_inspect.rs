@@ -18,7 +18,9 @@ use vitpcm_data::{
 const LISTED_PROBLEMS: usize = 10;
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  vitpcm data inspect VOCdevkit/VOC2012 --json inspection.json")]
+#[command(after_help = "Example, to paste (the first line draws a data set to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm data inspect scenes --json inspection.json")]
 pub(crate) struct Args {
     /// Folder of a data set: VOC devkit, COCO, tags.csv, tags.json(l), class folders, Label Studio or CVAT export
     path: PathBuf,

@@ -26,7 +26,7 @@ const CRF: fn() -> CrfParams =
     || CrfParams { bilateral_sigma_rgb: 20.0, bilateral_sigma_xy: 20.0, ..CrfParams::default() };
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  vitpcm demo --out my-demo")]
+#[command(after_help = "Examples, to paste:\n  vitpcm demo --data-only scenes\n  vitpcm demo --out my-demo")]
 pub(crate) struct Args {
     /// Folder for the data set, the model, the masks and the report
     #[arg(long, value_name = "DIR", default_value = "vitpcm-demo")]

@@ -1,5 +1,6 @@
 //! `vitpcm evaluate`: scores of a folder of masks.
 
+use crate::class_names;
 use crate::outcome::{Outcome, usage};
 use crate::output;
 use crate::session::Session;
@@ -10,14 +11,12 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use vitpcm_masks::{Classes, ConfusionMatrix, MaskPairs, Scores, confusion_svg, evaluate_pairs};
 
-/// Written by `segment` beside its masks, so that they need no `--classes`.
-const CLASS_LIST: &str = "classes.txt";
-
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  vitpcm evaluate --pred out/masks --truth VOC2012/SegmentationClass --classes voc \
-                        --list VOC2012/ImageSets/Segmentation/val.txt --picture confusion.svg"
-)]
+#[command(after_help = "Example, to paste (the first line draws masks to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm evaluate --pred scenes/masks --truth scenes/masks\n\n\
+    With your own files:\n  \
+    vitpcm evaluate --pred masks --truth VOC2012/SegmentationClass --classes voc")]
 pub(crate) struct Args {
     /// Folder of predicted masks (PNG, one class index a pixel; 255: unlabelled, counts as wrong)
     #[arg(long, value_name = "DIR")]
@@ -116,11 +115,9 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
 
 fn class_list(args: &Args) -> anyhow::Result<Option<Classes>> {
     Ok(match args.classes.as_deref() {
-        Some("voc") => Some(Classes::voc()),
-        Some("coco") => Some(Classes::coco()),
-        Some(file) => Some(Classes::from_file(Path::new(file)).context("--classes")?),
+        Some(text) => Some(class_names::named(text)?),
         None => {
-            let beside = [&args.pred, &args.truth].map(|folder| folder.join(CLASS_LIST));
+            let beside = [&args.pred, &args.truth].map(|folder| folder.join(class_names::CLASS_LIST));
             beside.iter().find(|path| path.is_file()).map(|path| Classes::from_file(path)).transpose()?
         }
     })

@@ -1,15 +1,20 @@
 //! `vitpcm`: from image tags to pixel masks. One subcommand is one file; this one says which there are, and turns
 //! what they return into an exit code.
 
+mod class_names;
+mod completions;
 mod config_file;
 mod crf_options;
 mod data_inspect;
 mod demo;
 mod demo_report;
 mod evaluate;
+mod export;
 mod image_inputs;
 mod interrupt;
 mod line_chart;
+mod man;
+mod mask_exports;
 mod mask_formats;
 mod model_convert;
 mod model_inspect;
@@ -32,7 +37,10 @@ use vitpcm_train::Ranks;
 /// Pixel masks from image tags: weakly supervised segmentation after ViT-PCM (ECCV 2022).
 #[derive(Parser)]
 #[command(name = "vitpcm", version, max_term_width = 100, args_override_self = true)]
-#[command(after_help = "Exit codes: 0 done; 1 some inputs failed, the rest is done; 2 wrong usage or \
+#[command(after_help = "Example, to paste (each command's --help has its own):\n  \
+                        vitpcm demo --data-only scenes\n  \
+                        vitpcm data inspect scenes\n\n\
+                        Exit codes: 0 done; 1 some inputs failed, the rest is done; 2 wrong usage or \
                         configuration; 3 nothing could be done; 130 interrupted, state saved.")]
 struct Cli {
     #[command(subcommand)]
@@ -55,12 +63,24 @@ enum Command {
     Refine(refine::Args),
     /// Score predicted masks against true ones
     Evaluate(evaluate::Args),
+    /// Finished masks in the formats of other tools: COCO, YOLO, Label Studio, CVAT, Labelme, VOC, PSA, IRN
+    Export(export::Args),
     /// Look at a data set
     #[command(subcommand)]
+    #[command(after_help = "Example, to paste:\n  \
+        vitpcm demo --data-only scenes\n  \
+        vitpcm data inspect scenes")]
     Data(DataCommand),
     /// Look at models and weights
     #[command(subcommand)]
+    #[command(after_help = "Example, to paste:\n  \
+        vitpcm model random --backbone vit-nano16 --out random.safetensors\n  \
+        vitpcm model inspect random.safetensors")]
     Model(ModelCommand),
+    /// Completion of commands and options for a shell
+    Completions(completions::Args),
+    /// Manual pages of all commands
+    Man(man::Args),
 }
 
 #[derive(Subcommand)]
@@ -118,6 +138,9 @@ fn run(cli: Cli, ranks: &Ranks) -> anyhow::Result<Outcome> {
         Command::Serve(args) => serve::serve(&args, &session),
         Command::Refine(args) => refine::refine(&args, &session),
         Command::Evaluate(args) => evaluate::evaluate(&args, &session),
+        Command::Export(args) => export::export(&args, &session),
+        Command::Completions(args) => completions::completions(&args, Cli::command()),
+        Command::Man(args) => man::man(&args, Cli::command(), &session),
         Command::Data(DataCommand::Inspect(args)) => data_inspect::inspect(&args, &session),
         Command::Model(ModelCommand::Inspect(args)) => model_inspect::inspect(&args),
         Command::Model(ModelCommand::Convert(args)) => model_convert::convert(&args, &session),

@@ -1,10 +1,12 @@
 //! The files that a segmented image becomes. Each is written whole or not at all; masks straight into the output
-//! folder, the other formats into a folder of their own name.
+//! folder, the other formats into a folder of their own name. Exports are made of these files, by `mask_exports`.
 
+use crate::mask_exports::{self, ExportArgs};
 use anyhow::Context;
-use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use image::RgbImage;
 use std::path::{Path, PathBuf};
+use vitpcm_exports::ExportFormat;
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{
     Classes, LabelMap, ScoreMap, StoredScores, heat_map, overlay, read_label_png, write_label_npy,
@@ -15,18 +17,70 @@ use vitpcm_masks::{
 const OVERLAY_OPACITY: f32 = 0.55;
 
 /// A format of results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// NAME.png: 8-bit indexed mask in the VOC palette
     Png,
-    /// overlay/NAME.png: the mask over the image
     Overlay,
-    /// heatmap/NAME/CLASS.png: a class's scores, with a colour bar
     Heatmap,
-    /// npy/NAME.npy: the mask as an array (height × width, 8-bit)
     Npy,
-    /// npz/NAME.npz: the scores on the grid, class names and image size; what `refine` reads
     Npz,
+    /// Made of the masks of all images, at the end.
+    Export(ExportFormat),
+}
+
+const OWN: [(Format, &str, &str); 5] = [
+    (Format::Png, "png", "NAME.png: 8-bit indexed mask in the VOC palette"),
+    (Format::Overlay, "overlay", "overlay/NAME.png: the mask over the image"),
+    (Format::Heatmap, "heatmap", "heatmap/NAME/CLASS.png: a class's scores, with a colour bar"),
+    (Format::Npy, "npy", "npy/NAME.npy: the mask as an array (height × width, 8-bit)"),
+    (
+        Format::Npz,
+        "npz",
+        "npz/NAME.npz: the scores on the grid, class names and image size; what `refine` reads",
+    ),
+];
+
+/// `--format`'s words.
+pub(crate) fn format_parser() -> impl TypedValueParser<Value = Format> {
+    let own = OWN.map(|(_, word, help)| PossibleValue::new(word).help(help));
+    let exports = ExportFormat::ALL.into_iter().filter(|&format| format != ExportFormat::Png);
+    let exports = exports.map(|format| PossibleValue::new(format.name()).help(mask_exports::help(format)));
+    let known = |word: String| match OWN.iter().find(|(_, own, _)| *own == word) {
+        Some((format, ..)) => *format,
+        None => Format::Export(ExportFormat::from_name(&word).expect("one of the words above")),
+    };
+    PossibleValuesParser::new(own.into_iter().chain(exports)).map(known)
+}
+
+/// What is written of each image as it is done: the formats asked for, and what the exports among them are made of.
+pub(crate) fn written_per_image(formats: &[Format], args: &ExportArgs) -> Vec<Format> {
+    let mut written: Vec<Format> = Vec::new();
+    let mut add = |format: Format| {
+        if !written.contains(&format) {
+            written.push(format);
+        }
+    };
+    for &format in formats {
+        match format {
+            Format::Export(export) => {
+                add(Format::Png);
+                if args.needs_scores(export) {
+                    add(Format::Npz);
+                }
+            }
+            own => add(own),
+        }
+    }
+    written
+}
+
+/// The exports among the formats.
+pub(crate) fn exports(formats: &[Format]) -> Vec<ExportFormat> {
+    let export = |format: &Format| match format {
+        Format::Export(export) => Some(*export),
+        _ => None,
+    };
+    formats.iter().filter_map(export).collect()
 }
 
 /// Everything known about one image when its results are written.
@@ -42,13 +96,15 @@ pub(crate) struct Results<'a> {
 }
 
 impl Format {
-    fn file(self, out: &Path, name: &str) -> PathBuf {
+    /// Where the result of an image is.
+    pub(crate) fn file(self, out: &Path, name: &str) -> PathBuf {
         match self {
             Format::Png => out.join(format!("{name}.png")),
             Format::Overlay => out.join(format!("overlay/{name}.png")),
             Format::Heatmap => out.join(format!("heatmap/{name}")),
             Format::Npy => out.join(format!("npy/{name}.npy")),
             Format::Npz => out.join(format!("npz/{name}.npz")),
+            Format::Export(export) => out.join(export.name()),
         }
     }
 
@@ -60,7 +116,7 @@ impl Format {
             Format::Npz => StoredScores::read(&path).is_ok(),
             // Written by renaming, so that what is there is whole; the background's heat map is the last one.
             Format::Heatmap => path.join(heat_map_name(0, "background")).is_file(),
-            Format::Overlay | Format::Npy => path.is_file(),
+            Format::Overlay | Format::Npy | Format::Export(_) => path.is_file(),
         }
     }
 
@@ -88,6 +144,8 @@ impl Format {
                     heat_map(results.scores_on_grid, class, image_size).write_png(&file)?;
                 }
             }
+            // Nothing image by image: `written_per_image` leaves exports out.
+            Format::Export(_) => {}
         }
         Ok(())
     }

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use vitpcm::{Device, Model, Storage};
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  \
-    vitpcm model convert runs/mine/model.safetensors --store i8 --out mine-small.safetensors")]
+#[command(after_help = "Example, to paste (the first line makes a model to try it on):\n  \
+    vitpcm model random --backbone vit-nano16 --out random.safetensors\n  \
+    vitpcm model convert random.safetensors --store i8 --out small.safetensors")]
 pub(crate) struct Args {
     /// A model of ours
     file: PathBuf,

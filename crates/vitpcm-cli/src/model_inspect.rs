@@ -5,7 +5,9 @@ use crate::output;
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  vitpcm model inspect runs/mine/model.safetensors")]
+#[command(after_help = "Example, to paste (the first line makes a model to try it on):\n  \
+    vitpcm model random --backbone vit-nano16 --out random.safetensors\n  \
+    vitpcm model inspect random.safetensors")]
 pub(crate) struct Args {
     /// A model of ours, or backbone weights: .safetensors, .pth, .pt, .npz
     file: PathBuf,

@@ -7,7 +7,8 @@ use vitpcm::{Storage, random_model};
 use vitpcm_masks::Classes;
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  vitpcm model random --backbone vit-s16 --out random.safetensors")]
+#[command(after_help = "Example, to paste:\n  \
+    vitpcm model random --backbone vit-nano16 --out random.safetensors")]
 pub(crate) struct Args {
     /// The network's backbone (vit-ti16, vit-s16, vit-b16, vit-l16, dinov2-s14-reg, …)
     #[arg(long, value_name = "NAME", default_value = "vit-s16")]

@@ -3,8 +3,11 @@
 
 use crate::crf_options::CrfOptions;
 use crate::image_inputs::{self, Input};
-use crate::mask_formats::{Format, Results};
+use crate::mask_exports::{ExportArgs, Finished, MaskExports};
+use crate::mask_formats::{self, Format, Results, written_per_image};
 use crate::outcome::{Outcome, described};
+use crate::output::Messages;
+use crate::segment::finished;
 use crate::session::Session;
 use anyhow::{Context, bail};
 use rayon::prelude::*;
@@ -15,9 +18,10 @@ use vitpcm_data::{ImageLimits, read_image};
 use vitpcm_masks::StoredScores;
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  \
-    vitpcm segment photos --model model.safetensors --out masks --format npz\n  \
-    vitpcm refine --images photos --scores masks/npz --out refined --crf-preset deeplab")]
+#[command(after_help = "Example, to paste (the first line draws images to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm segment scenes/images/scene-0001.png --out masks --format npz\n  \
+    vitpcm refine --images scenes/images --scores masks/npz --out refined")]
 pub(crate) struct Args {
     /// Folder of the images
     #[arg(long, value_name = "DIR")]
@@ -29,17 +33,26 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// What to write
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "png", value_name = "FORMAT,…")]
+    #[arg(
+        long,
+        value_parser = mask_formats::format_parser(),
+        value_delimiter = ',',
+        default_value = "png",
+        value_name = "FORMAT,…"
+    )]
     format: Vec<Format>,
     /// The largest image that is decoded, in megapixels
     #[arg(long, value_name = "N", default_value_t = 100)]
     max_megapixels: u64,
     #[command(flatten)]
     crf_options: CrfOptions,
+    #[command(flatten)]
+    export: ExportArgs,
 }
 
 pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let (messages, ranks) = (&session.messages, session.ranks);
+    args.export.options()?;
     let inputs = image_inputs::collect(std::slice::from_ref(&args.images), session.common_messages())?;
     let scores_of = |input: &Input| args.scores.join(format!("{}.npz", input.name));
     let with_scores: Vec<&Input> = inputs.images.iter().filter(|input| scores_of(input).is_file()).collect();
@@ -66,13 +79,32 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     bar.finish_and_clear();
     let [num_failed] = ranks.sum_counts([num_failed.into_inner()]);
     let num_done = with_scores.len() - num_failed;
-    let num_failed = inputs.num_failed + num_failed;
+    let [num_not_exported] = ranks.sum_counts([match ranks.is_first() {
+        true => write_exports(args, &with_scores, messages)?,
+        false => 0,
+    }]);
+    let num_failed = inputs.num_failed + num_failed + num_not_exported;
     messages
         .note(format!("{num_done} masks refined, {num_failed} failed; masks are in {}", args.out.display()));
     if num_done == 0 {
         bail!("none of the masks could be refined");
     }
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
+}
+
+/// Writes the exports of all images that have a mask; gives the number of those that failed.
+fn write_exports(args: &Args, inputs: &[&Input], messages: &Messages) -> anyhow::Result<usize> {
+    let formats = mask_formats::exports(&args.format);
+    if formats.is_empty() {
+        return Ok(0);
+    }
+    let scores_of = |input: &Input| args.scores.join(format!("{}.npz", input.name));
+    let first = inputs.first().context("no image")?;
+    let classes = StoredScores::read(&scores_of(first))?.classes;
+    let exports = MaskExports { formats: &formats, args: &args.export, classes: &classes, out: &args.out };
+    let finished =
+        inputs.iter().map(|&input| Finished { scores: Some(scores_of(input)), ..finished(&args.out, input) });
+    exports.write_what_is_there(finished, messages)
 }
 
 fn refine_one(args: &Args, input: &Input, scores: &Path, params: &CrfParams) -> anyhow::Result<()> {
@@ -96,5 +128,6 @@ fn refine_one(args: &Args, input: &Input, scores: &Path, params: &CrfParams) -> 
         classes: &stored.classes,
         tags: &tags,
     };
-    args.format.iter().try_for_each(|format| format.write(&args.out, &input.name, &results))
+    let formats = written_per_image(&args.format, &args.export);
+    formats.iter().try_for_each(|format| format.write(&args.out, &input.name, &results))
 }

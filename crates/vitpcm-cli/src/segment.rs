@@ -1,10 +1,12 @@
 //! `vitpcm segment`: masks for images. Decoding, the network and writing go on at the same time, a few images apart,
 //! so that memory does not grow with their number. Several ranks take every so manyth image each.
 
+use crate::class_names::CLASS_LIST;
 use crate::crf_options::CrfOptions;
 use crate::image_inputs::{self, Input, TagTable};
 use crate::interrupt::Interrupt;
-use crate::mask_formats::{Format, Results};
+use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports};
+use crate::mask_formats::{self, Format, Results, written_per_image};
 use crate::outcome::{Outcome, described, usage};
 use crate::output::{self, Messages};
 use crate::session::Session;
@@ -24,14 +26,14 @@ use vitpcm_train::Ranks;
 /// Images decoded ahead of the network, and results waiting to be written.
 const IN_FLIGHT: usize = 2;
 
-/// Written beside the masks, so that `evaluate` and other tools know the classes.
-const CLASS_LIST: &str = "classes.txt";
-
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  \
-    vitpcm segment cat.jpg street.jpg --out masks --format png,overlay\n  \
-    vitpcm segment photos --model runs/mine/model.safetensors --predict-tags --out masks --format png,overlay\n  \
-    vitpcm segment VOC2012 --model model.safetensors --tags-file VOC2012 --crf --out pseudo-masks")]
+#[command(after_help = "Example, to paste (the first line draws images to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm segment scenes/images/scene-0001.png --out masks --format png,overlay\n\n\
+    With your own files:\n  \
+    vitpcm segment cat.jpg street.jpg --tags cat,car --out masks\n  \
+    vitpcm segment photos --out masks --format png,overlay,coco,yolo\n  \
+    vitpcm segment VOC2012 --tags-file VOC2012 --crf --out pseudo-masks")]
 pub(crate) struct Args {
     /// Images, or folders of images (at any depth)
     #[arg(required = true, value_name = "PATH")]
@@ -63,7 +65,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = Tiling::default().tile_side)]
     tile_side: usize,
     /// What to write
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "png", value_name = "FORMAT,…")]
+    #[arg(
+        long,
+        value_parser = mask_formats::format_parser(),
+        value_delimiter = ',',
+        default_value = "png",
+        value_name = "FORMAT,…"
+    )]
     format: Vec<Format>,
     /// Skip images whose results are there and whole
     #[arg(long)]
@@ -76,6 +84,8 @@ pub(crate) struct Args {
     max_megapixels: u64,
     #[command(flatten)]
     crf_options: CrfOptions,
+    #[command(flatten)]
+    export: ExportArgs,
 }
 
 #[derive(clap::Args)]
@@ -161,6 +171,7 @@ struct Segmented<'a> {
 
 pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let (messages, ranks) = (&session.messages, session.ranks);
+    args.export.options()?;
     let segmenter = open_segmenter(args, session)?;
     let tags = TagSource::new(args, segmenter.classes()).map_err(usage)?;
     let inputs = image_inputs::collect(&args.paths, session.common_messages())?;
@@ -170,7 +181,8 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         output::write_file(&args.out.join(CLASS_LIST), class_list.as_bytes())?;
     }
 
-    let is_done = |input: &Input| args.format.iter().all(|format| format.is_done(&args.out, &input.name));
+    let formats = written_per_image(&args.format, &args.export);
+    let is_done = |input: &Input| formats.iter().all(|format| format.is_done(&args.out, &input.name));
     let own = inputs.images.iter().skip(ranks.rank()).step_by(ranks.size());
     let (done, todo): (Vec<&Input>, Vec<&Input>) = own.partition(|input| args.resume && is_done(input));
     let [num_done] = ranks.sum_counts([done.len()]);
@@ -181,7 +193,17 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let started = Instant::now();
     let written = run_stages(args, &segmenter, &tags, &todo, messages, &interrupt)?;
     let [num_written, num_failed] = ranks.sum_counts([written.tags.len(), written.num_failed]);
-    let num_failed = inputs.num_failed + num_failed;
+    // Everything is written by now, by all ranks. An export holds what is done, in this run or before.
+    let [num_not_exported] = ranks.sum_counts([match ranks.is_first() {
+        true => {
+            let (formats, classes) = (&mask_formats::exports(&args.format)[..], segmenter.classes());
+            let exports = MaskExports { formats, args: &args.export, classes, out: &args.out };
+            let finished = inputs.images.iter().map(|input| finished(&args.out, input));
+            exports.write_what_is_there(finished, messages)?
+        }
+        false => 0,
+    }]);
+    let num_failed = inputs.num_failed + num_failed + num_not_exported;
     if let Some(path) = &args.json {
         let all = tags_of_all(written.tags, &inputs.images, ranks)?;
         if ranks.is_first() {
@@ -202,6 +224,17 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         bail!("none of the images could be segmented");
     }
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
+}
+
+/// Where the results of an image are.
+pub(crate) fn finished<'a>(out: &Path, input: &'a Input) -> Finished<'a> {
+    let extension = input.path.extension().unwrap_or_default().to_string_lossy();
+    Finished {
+        file_name: format!("{}.{extension}", input.name.replace(std::path::MAIN_SEPARATOR, "/")),
+        photograph: Some(&input.path),
+        mask: MaskAt::File(Format::Png.file(out, &input.name)),
+        scores: Some(Format::Npz.file(out, &input.name)),
+    }
 }
 
 fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
@@ -321,7 +354,8 @@ fn write_one(args: &Args, classes: &Classes, item: &Segmented<'_>) -> anyhow::Re
         classes,
         tags: &segmentation.tags,
     };
-    args.format.iter().try_for_each(|format| format.write(&args.out, &input.name, &results))
+    let formats = written_per_image(&args.format, &args.export);
+    formats.iter().try_for_each(|format| format.write(&args.out, &input.name, &results))
 }
 
 /// What all ranks say of their images, in the order of the inputs; on the first rank, in full.

@@ -24,13 +24,14 @@ use vitpcm_train::{
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  vitpcm train --data VOCdevkit/VOC2012 --weights vit_small_patch16_384.safetensors --out run\n  \
-                  vitpcm train --data VOCdevkit/VOC2012 --out run --resume\n  \
-                  vitpcm train --data VOCdevkit/VOC2012 --weights vit.safetensors --pseudo-masks masks --out second-run\n  \
-                  vitpcm train --data photos --weights vit.safetensors --out run --set losses.et_target=none\n\n\
-                  All keys of --set: docs/training.md, and the config.toml that every run writes."
-)]
+#[command(after_help = "Example, to paste (the first line draws tagged images to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm train --data scenes --out run --preset demo --epochs 2\n\n\
+    With your own files:\n  \
+    vitpcm train --data VOCdevkit/VOC2012 --weights vit.safetensors --out run\n  \
+    vitpcm train --data VOCdevkit/VOC2012 --out run --resume\n  \
+    vitpcm train --data VOCdevkit/VOC2012 --weights vit.safetensors --pseudo-masks masks --out second-run\n\n\
+    All keys of --set: docs/training.md, and the config.toml that every run writes.")]
 pub(crate) struct Args {
     /// The data set: a folder with tagged images in any layout that `vitpcm data inspect` knows
     #[arg(long, value_name = "PATH")]

@@ -246,22 +246,6 @@ fn model_inspect_tells_models_from_other_files() {
 }
 
 #[test]
-fn every_help_has_an_example() {
-    for command in [
-        &["segment"][..],
-        &["refine"],
-        &["evaluate"],
-        &["data", "inspect"],
-        &["model", "inspect"],
-        &["model", "random"],
-    ] {
-        let (stdout, _) = check(&[command, &["--help"]].concat(), 0);
-        assert!(stdout.contains("Example"), "{command:?}\n{stdout}");
-        assert!(stdout.contains(&format!("vitpcm {}", command.join(" "))), "{command:?}\n{stdout}");
-    }
-}
-
-#[test]
 fn several_processes_that_do_not_know_of_each_other_are_refused() {
     for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));

@@ -203,7 +203,7 @@ fn ranks_share_a_folder_of_images_and_write_one_list_of_tags() {
     for ranks in [1, 2] {
         let (out, json) = (path(&format!("masks {ranks}")), path(&format!("tags {ranks}.json")));
         let segment = ["segment", &images, "--model", &model, "--out", &out, "--json", &json];
-        let more = ["--size=64", "--threads=1", "--format=png,npz"];
+        let more = ["--size=64", "--threads=1", "--format=png,npz,coco"];
         let (_, stderr) = check(start(ranks, &[&segment[..], &more[..]].concat()), 1);
         assert_eq!(stderr.matches("broken.png").count(), 1, "{stderr}");
         assert_eq!(stderr.matches("25 images segmented").count(), 1, "{stderr}");
@@ -226,6 +226,10 @@ fn ranks_share_a_folder_of_images_and_write_one_list_of_tags() {
             );
         }
     }
+    // What there is one of, the first rank writes once all are done.
+    let coco =
+        |ranks: usize| std::fs::read(scratch.path(&format!("masks {ranks}/coco/instances_default.json")));
+    assert!(coco(1).unwrap() == coco(2).unwrap());
     assert!(tags[0] == tags[1] && tags[0].contains("scene-0003.png"), "{}", tags[1]);
 }
 

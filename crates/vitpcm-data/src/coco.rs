@@ -5,7 +5,7 @@
 use crate::file_index::{FileIndex, IMAGES, Unresolved};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
 use crate::tag_rows::problem_of_unresolved;
-use crate::{CocoTruth, MaskSource, Problem, ProblemKind, split};
+use crate::{CocoTruth, DataError, MaskSource, Problem, ProblemKind, split};
 use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -269,6 +269,40 @@ pub(crate) fn read(index: &FileIndex, files: &[PathBuf]) -> Listing {
     problems.extend(unlisted(index, &entry_of_image));
     let class_names = ClassNames::Given(categories.names.to_vec());
     Listing { entries, class_names, mask_coverage: MaskCoverage::Whole, problems }
+}
+
+/// The masks of one instance file, whether or not its images are there.
+#[derive(Debug)]
+pub struct CocoMasks {
+    /// Names of the categories, in the order of their ids.
+    pub categories: Vec<String>,
+    /// File name and mask of each image, in the order of the file.
+    pub images: Vec<(String, MaskSource)>,
+    /// Annotations that belong to nothing.
+    pub problems: Vec<Problem>,
+}
+
+/// Reads one instance file for its masks. An image of no stated size, or a file without any outline, is an error.
+pub fn read_coco_masks(path: &Path) -> Result<CocoMasks, DataError> {
+    let bad = |reason: String| DataError::Image { path: path.to_path_buf(), reason };
+    let file = parse(path).map_err(bad)?;
+    let categories = Categories::of(file.categories.iter());
+    let mut problems = Vec::new();
+    let has_objects = !file.annotations.is_empty();
+    let images = truths_of(path, file, &categories, &mut problems);
+    if has_objects && !images.iter().any(|image| image.has_masks) {
+        return Err(bad("its annotations are boxes only; expected polygons or run lengths".to_string()));
+    }
+    let truth = |image: ImageObjects| {
+        let ImageObjects { file_name, width, height, objects, .. } = image;
+        if width == 0 || height == 0 {
+            return Err(bad(format!("image {file_name} has no width and height")));
+        }
+        let (image, categories) = (PathBuf::from(&file_name), categories.names.clone());
+        Ok((file_name, MaskSource::Coco(CocoTruth { image, width, height, objects, categories })))
+    };
+    let images = images.into_iter().map(truth).collect::<Result<_, _>>()?;
+    Ok(CocoMasks { categories: categories.names.to_vec(), images, problems })
 }
 
 fn parse(path: &Path) -> Result<InstanceFile, String> {

@@ -45,6 +45,7 @@ mod voc;
 mod xml_text;
 
 pub use class_shares::{ClassShares, PseudoMasks};
+pub use coco::{CocoMasks, read_coco_masks};
 pub use colour::{Brightness, ColourChange};
 pub use dataset::{Dataset, Difficult, OpenOptions, SameName, TagSource, TaggedImage};
 pub use drawn_scenes::{DrawnScenes, Scene};

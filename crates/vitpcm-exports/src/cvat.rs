@@ -4,9 +4,11 @@
 use crate::ExportError;
 use crate::format::Objects;
 use crate::parts::Parts;
+use crate::png_pixels;
+use std::collections::HashMap;
 use std::fmt::Write;
 use vitpcm_masks::palette::voc_colour;
-use vitpcm_masks::{Classes, IGNORE, LabelMap};
+use vitpcm_masks::{BACKGROUND, Classes, IGNORE, LabelMap};
 
 pub(crate) const LABEL_MAP: &str = "labelmap.txt";
 pub(crate) const LIST: &str = "ImageSets/Segmentation/default.txt";
@@ -50,4 +52,53 @@ pub(crate) fn object_mask(map: &LabelMap, objects: Objects) -> LabelMap {
     };
     let numbers = parts.part_of_pixel.iter().map(number).collect();
     LabelMap::new(map.width(), map.height(), numbers).expect("the size of the mask")
+}
+
+/// What `labelmap.txt` says: the classes, and the label of each colour.
+#[derive(Debug)]
+pub(crate) struct ReadLabelMap {
+    pub(crate) names: Vec<String>,
+    label_of_colour: HashMap<[u8; 3], u8>,
+}
+
+impl ReadLabelMap {
+    pub(crate) fn parse(text: &str) -> Result<ReadLabelMap, String> {
+        let mut map = ReadLabelMap { names: Vec::new(), label_of_colour: HashMap::new() };
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        for line in lines {
+            let mut fields = line.split(':');
+            let name = fields.next().unwrap_or_default();
+            let colour: Option<Vec<u8>> = fields
+                .next()
+                .and_then(|field| field.split(',').map(|value| value.trim().parse().ok()).collect());
+            let colour = colour.and_then(|colour| <[u8; 3]>::try_from(colour).ok());
+            let colour = colour.ok_or_else(|| format!("`{line}`; expected `name:red,green,blue::`"))?;
+            let label = match name {
+                BACKGROUND => 0,
+                IGNORED => IGNORE,
+                _ => {
+                    map.names.push(name.to_string());
+                    u8::try_from(map.names.len())
+                        .ok()
+                        .filter(|&label| label < IGNORE)
+                        .ok_or("more than 254 labels")?
+                }
+            };
+            map.label_of_colour.insert(colour, label);
+        }
+        // Not every export declares it.
+        map.label_of_colour.entry([0; 3]).or_insert(0);
+        Ok(map)
+    }
+
+    /// The mask of a picture in these colours.
+    pub(crate) fn mask(&self, png: &[u8]) -> Result<LabelMap, String> {
+        let (width, height, colours) = png_pixels::colours(png)?;
+        let label = |colour: &[u8; 3]| {
+            let label = self.label_of_colour.get(colour).copied();
+            label.ok_or_else(|| format!("the colour {colour:?}, which {LABEL_MAP} does not declare"))
+        };
+        let labels = colours.iter().map(label).collect::<Result<_, _>>()?;
+        LabelMap::new(width, height, labels).map_err(|error| error.to_string())
+    }
 }

@@ -40,6 +40,12 @@ pub enum ExportError {
         /// The format.
         format: &'static str,
     },
+    /// Masks of class indices without names for them.
+    #[error("{}: no class names: there is no classes.txt beside the masks, and none were given", path.display())]
+    NoClassNames {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A file of another tool that cannot be used.
     #[error("{}: {reason}", path.display())]
     BadFile {

@@ -19,11 +19,10 @@ pub struct Encoder {
 
 /// What a format writes of one image.
 #[derive(Debug)]
-pub struct EncodedImage<'a> {
+pub struct EncodedImage {
     file_name: String,
     name: String,
     size: (usize, usize),
-    photograph: Photograph<'a>,
     content: Content,
 }
 
@@ -39,15 +38,14 @@ enum Content {
 
 impl Encoder {
     /// What one image becomes.
-    pub fn encode<'a>(&self, image: &LabelledImage<'a>) -> Result<EncodedImage<'a>, ExportError> {
+    pub fn encode(&self, image: &LabelledImage<'_>) -> Result<EncodedImage, ExportError> {
         image.check(&self.classes)?;
         let Encoder { format, classes, options } = self;
         let mut mask = Cow::Borrowed(image.mask);
         if options.min_area > 1 {
             mask = Cow::Owned(without_specks(&mask, options.min_area));
         }
-        let knows_255 = matches!(format, ExportFormat::Png | ExportFormat::Voc | ExportFormat::Cvat);
-        if let Some(threshold) = options.unsure_below.filter(|_| knows_255) {
+        if let Some(threshold) = options.unsure_below.filter(|_| format.knows_255()) {
             mask = Cow::Owned(voc::with_unsure_pixels(&mask, self.scores(image)?, threshold));
         }
         let name = image.name().to_string();
@@ -78,8 +76,7 @@ impl Encoder {
                 one_file(format!("{name}.npy"), score_dictionary::irn(self.scores(image)?, mask.size()))
             }
         };
-        let (file_name, photograph) = (image.file_name.to_string(), image.photograph);
-        Ok(EncodedImage { file_name, name, size: mask.size(), photograph, content })
+        Ok(EncodedImage { file_name: image.file_name.to_string(), name, size: mask.size(), content })
     }
 
     fn scores<'a>(&self, image: &LabelledImage<'a>) -> Result<Scores<'a>, ExportError> {
@@ -123,7 +120,10 @@ impl<D: Destination> Exporter<D> {
             }
             ExportFormat::Cvat => destination.file(cvat::LABEL_MAP, cvat::label_map(classes)?.as_bytes())?,
             ExportFormat::Voc => destination.file(voc::CLASS_LIST, class_list().as_bytes())?,
-            ExportFormat::Labelme | ExportFormat::Psa | ExportFormat::Irn => {}
+            ExportFormat::Labelme => {
+                destination.file(labelme::LABELS_FILE, labelme::labels_file(classes).as_bytes())?;
+            }
+            ExportFormat::Psa | ExportFormat::Irn => {}
         }
         let encoder = Encoder { format, classes: classes.clone(), options: options.clone() };
         Ok(Exporter { encoder, destination, num_images: 0, num_objects: 0, records: String::new() })
@@ -137,11 +137,15 @@ impl<D: Destination> Exporter<D> {
     /// Adds an image.
     pub fn add(&mut self, image: &LabelledImage<'_>) -> Result<(), ExportError> {
         let encoded = self.encoder.encode(image)?;
-        self.add_encoded(encoded)
+        self.add_encoded(encoded, image.photograph)
     }
 
-    /// Adds an image that this export's encoder has encoded.
-    pub fn add_encoded(&mut self, image: EncodedImage<'_>) -> Result<(), ExportError> {
+    /// Adds an image that this export's encoder has encoded; formats that hold images take the photograph in.
+    pub fn add_encoded(
+        &mut self,
+        image: EncodedImage,
+        photograph: Photograph<'_>,
+    ) -> Result<(), ExportError> {
         self.num_images += 1;
         let destination = &mut self.destination;
         match image.content {
@@ -167,8 +171,9 @@ impl<D: Destination> Exporter<D> {
             }
         }
         match self.encoder.format {
-            ExportFormat::Yolo => destination.place(&yolo::image_path(&image.file_name), image.photograph)?,
-            ExportFormat::Voc => destination.place(&voc::image_path(&image.file_name), image.photograph)?,
+            ExportFormat::Yolo => destination.place(&yolo::image_path(&image.file_name), photograph)?,
+            ExportFormat::Voc => destination.place(&voc::image_path(&image.file_name), photograph)?,
+            ExportFormat::Labelme => destination.place(&image.file_name, photograph)?,
             _ => {}
         }
         if matches!(self.encoder.format, ExportFormat::Voc | ExportFormat::Cvat) {

@@ -1,9 +1,12 @@
-//! Polygons back to pixels: a pixel belongs to a polygon if its centre does, by the even-odd rule over all rings.
-//! COCO's own rule, which differs at slanted edges, is in `vitpcm_masks::coco_rle`.
+//! Polygons back to pixels, by the even-odd rule. Polygons along the edges of pixels hold the pixels whose centres are
+//! inside; polygons over pixels hold those on their outline too, as OpenCV and Pillow fill them. COCO's own rule is in
+//! `vitpcm_masks::coco_rle`.
 
+use crate::outlines::Corner;
 use crate::parts::Parts;
 use crate::polygons::PolygonPart;
 use std::ops::Range;
+use vitpcm_masks::{LabelMap, MAX_MASK_PIXELS};
 
 /// Visits the spans of pixels inside the rings, as row and range of columns, clipped to the image.
 pub(crate) fn for_each_span(
@@ -46,4 +49,90 @@ pub(crate) fn num_common_pixels(parts: &Parts, polygon: &PolygonPart) -> (u64, u
         common += row[columns].iter().filter(|&&part| part == polygon.part).count() as u64;
     });
     (common, filled)
+}
+
+/// Visits all pixels of polygons over pixels, inside and on their outlines, clipped to the image; some twice.
+pub(crate) fn for_each_pixel(
+    (width, height): (usize, usize),
+    rings: &[&[Corner]],
+    mut visit: impl FnMut(usize, usize),
+) {
+    let centre = |&(x, y): &Corner| (f64::from(x) + 0.5, f64::from(y) + 0.5);
+    let centres: Vec<Vec<(f64, f64)>> = rings.iter().map(|ring| ring.iter().map(centre).collect()).collect();
+    for_each_span((width, height), &centres, |y, columns| columns.for_each(|x| visit(x, y)));
+    let mut visit_inside = |x: i32, y: i32| {
+        if x >= 0 && y >= 0 && (x as usize) < width && (y as usize) < height {
+            visit(x as usize, y as usize);
+        }
+    };
+    for ring in rings {
+        for (i, &from) in ring.iter().enumerate() {
+            for_each_pixel_of_line(from, ring[(i + 1) % ring.len()], &mut visit_inside);
+        }
+    }
+}
+
+/// Bresenham's line, both ends included.
+fn for_each_pixel_of_line(from: Corner, to: Corner, visit: &mut impl FnMut(i32, i32)) {
+    let (dx, dy) = ((to.0 - from.0).abs(), -(to.1 - from.1).abs());
+    let step = ((to.0 - from.0).signum(), (to.1 - from.1).signum());
+    let (mut at, mut error) = (from, dx + dy);
+    loop {
+        visit(at.0, at.1);
+        if at == to {
+            return;
+        }
+        let twice = 2 * error;
+        if twice >= dy {
+            error += dy;
+            at.0 += step.0;
+        }
+        if twice <= dx {
+            error += dx;
+            at.1 += step.1;
+        }
+    }
+}
+
+/// A label map that grows object by object.
+pub(crate) struct Canvas {
+    width: usize,
+    height: usize,
+    labels: Vec<u8>,
+}
+
+impl Canvas {
+    /// All background. The size is a file's word: larger masks than are read anywhere else are refused.
+    pub(crate) fn new(width: usize, height: usize) -> Result<Canvas, String> {
+        match width.checked_mul(height).filter(|num_pixels| (1..=MAX_MASK_PIXELS).contains(num_pixels)) {
+            Some(num_pixels) => Ok(Canvas { width, height, labels: vec![0; num_pixels] }),
+            None => Err(format!("{width}×{height} pixels; expected 1 to {MAX_MASK_PIXELS} in all")),
+        }
+    }
+
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.width, self.height)
+    }
+
+    /// Paints a polygon over pixels, its outline included, over what is there. Coordinates are cut off to whole
+    /// pixels, as the tools do.
+    pub(crate) fn polygon(&mut self, outline: &[(f64, f64)], label: u8) {
+        // Outlines are walked pixel by pixel: what a hostile file puts far outside is brought nearer.
+        let far = (4 * self.width.max(self.height)).min(1 << 28) as f64;
+        let pixel = |&(x, y): &(f64, f64)| (x.clamp(-far, far) as i32, y.clamp(-far, far) as i32);
+        let pixels: Vec<Corner> = outline.iter().map(pixel).collect();
+        let (width, height) = (self.width, self.height);
+        for_each_pixel((width, height), &[&pixels], |x, y| self.labels[y * width + x] = label);
+    }
+
+    /// Paints one pixel, unless it lies outside.
+    pub(crate) fn pixel(&mut self, x: usize, y: usize, label: u8) {
+        if x < self.width && y < self.height {
+            self.labels[y * self.width + x] = label;
+        }
+    }
+
+    pub(crate) fn into_map(self) -> LabelMap {
+        LabelMap::new(self.width, self.height, self.labels).expect("one label a pixel")
+    }
 }

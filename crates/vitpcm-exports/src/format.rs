@@ -62,9 +62,14 @@ impl ExportFormat {
         matches!(self, ExportFormat::Psa | ExportFormat::Irn)
     }
 
+    /// Whether 255 is kept as what it is: a pixel of unknown class. Elsewhere it becomes background.
+    pub fn knows_255(self) -> bool {
+        matches!(self, ExportFormat::Png | ExportFormat::Voc | ExportFormat::Cvat)
+    }
+
     /// Whether the tool wants the image itself beside its labels.
     pub fn holds_images(self) -> bool {
-        matches!(self, ExportFormat::Yolo | ExportFormat::Voc)
+        matches!(self, ExportFormat::Yolo | ExportFormat::Labelme | ExportFormat::Voc)
     }
 }
 
@@ -96,8 +101,8 @@ pub struct ExportOptions {
     /// What an object is, for COCO and Label Studio; in Labelme such objects share a group number. YOLO's objects
     /// are always parts.
     pub objects: Objects,
-    /// How far, in pixels, an outline may be from its polygon; less where a small part would lose more than 2 % of
-    /// its IoU ([`MIN_IOU`](crate::MIN_IOU)). 1 halves the corners again after the staircases are gone.
+    /// How far, in pixels, an outline may be from its polygon; less where a small part's IoU would fall under 0.98.
+    /// 0 keeps every turn of the outline; 1, the default, is the least that smooths staircases away.
     pub polygon_error: f64,
     /// Parts of fewer pixels are given to their neighbours first; 0 and 1 leave all.
     pub min_area: u32,
@@ -105,8 +110,6 @@ pub struct ExportOptions {
     pub unsure_below: Option<f32>,
     /// What Label Studio's `image` fields begin with; the file name follows.
     pub image_prefix: String,
-    /// Where Labelme's JSON files find the images: the file name follows.
-    pub labelme_image_prefix: String,
     /// Said to have made the labels, where a format has a place for that.
     pub made_by: String,
 }
@@ -120,7 +123,6 @@ impl Default for ExportOptions {
             min_area: 0,
             unsure_below: None,
             image_prefix: "/data/local-files/?d=".to_string(),
-            labelme_image_prefix: String::new(),
             made_by: concat!("vitpcm ", env!("CARGO_PKG_VERSION")).to_string(),
         }
     }

@@ -1,4 +1,4 @@
-//! What is exported: one image's name, its mask and, where they are known, its scores and its own file.
+//! What is exported: one image's name and mask, its scores where they are known, and its own file.
 
 use crate::ExportError;
 use std::path::Path;
@@ -43,12 +43,10 @@ pub enum Photograph<'a> {
 impl LabelledImage<'_> {
     /// The file name without its extension: what masks and labels are called.
     pub fn name(&self) -> &str {
-        let (folder, file) = self.file_name.rsplit_once('/').map_or(("", self.file_name), |(f, n)| (f, n));
-        match file.rsplit_once('.') {
-            Some((stem, _)) if !stem.is_empty() => {
-                &self.file_name[..folder.len() + usize::from(!folder.is_empty()) + stem.len()]
-            }
-            _ => self.file_name,
+        let start = self.file_name.rfind('/').map_or(0, |slash| slash + 1);
+        match self.file_name[start..].rfind('.') {
+            None | Some(0) => self.file_name,
+            Some(dot) => &self.file_name[..start + dot],
         }
     }
 
@@ -69,5 +67,44 @@ impl LabelledImage<'_> {
                 num_classes: classes.len(),
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(file_name: &str, name: Option<&str>) {
+        let mask = LabelMap::filled(2, 2, 0).unwrap();
+        let image = LabelledImage { file_name, mask: &mask, scores: None, photograph: Photograph::Elsewhere };
+        let checked = image.check(&Classes::voc());
+        assert_eq!(checked.is_ok().then(|| image.name()), name, "{file_name:?}: {checked:?}");
+    }
+
+    #[test]
+    fn names_lose_their_extension_and_nothing_else() {
+        check("a.jpg", Some("a"));
+        check("deep/er/a.b.jpg", Some("deep/er/a.b"));
+        check("deep.er/a", Some("deep.er/a"));
+        check(".hidden", Some(".hidden"));
+        check("wide ö.png", Some("wide ö"));
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        for name in
+            ["", "/etc/passwd", "../a.jpg", "a/../../b.jpg", "a//b.jpg", "a/.", "a\\b.jpg", "a\0.jpg", "a\n"]
+        {
+            check(name, None);
+        }
+    }
+
+    #[test]
+    fn labels_that_are_no_class_are_refused() {
+        let mask = LabelMap::new(3, 1, vec![0, 21, 255]).unwrap();
+        let image =
+            LabelledImage { file_name: "a", mask: &mask, scores: None, photograph: Photograph::Elsewhere };
+        let message = image.check(&Classes::voc()).unwrap_err().to_string();
+        assert_eq!(message, "a: class index 21; the class list has 0 to 20 (and 255)");
     }
 }

@@ -1,11 +1,15 @@
-//! Labelme: one JSON file an image, each part of a class a polygon. The image stays where it is and is named by a
-//! relative path.
+//! Labelme: one JSON file an image, beside it, each part of a class a polygon. `labels.txt` is what
+//! `labelme --labels` takes.
 
+use crate::filling::Canvas;
 use crate::format::{ExportOptions, Objects};
 use crate::parts::Parts;
-use crate::polygons::polygon_parts;
-use serde::Serialize;
-use vitpcm_masks::{Classes, LabelMap};
+use crate::pixel_polygons::pixel_polygon_parts;
+use crate::png_pixels;
+use crate::polygons::PolygonPart;
+use base64::prelude::{BASE64_STANDARD, Engine};
+use serde::{Deserialize, Serialize};
+use vitpcm_masks::{Classes, IGNORE, LabelMap};
 
 /// The version of the format, which is that of the program.
 const VERSION: &str = "5.5.0";
@@ -16,7 +20,7 @@ struct File<'a> {
     version: &'a str,
     flags: Flags,
     shapes: Vec<Shape<'a>>,
-    image_path: String,
+    image_path: &'a str,
     image_data: Option<()>,
     image_height: usize,
     image_width: usize,
@@ -28,7 +32,7 @@ struct Flags {}
 #[derive(Serialize)]
 struct Shape<'a> {
     label: &'a str,
-    points: Vec<(i32, i32)>,
+    points: Vec<(f64, f64)>,
     group_id: Option<u32>,
     description: &'a str,
     shape_type: &'a str,
@@ -44,10 +48,10 @@ pub(crate) fn file(file_name: &str, map: &LabelMap, classes: &Classes, options: 
         Objects::Parts => None,
         Objects::Classes => grouping.object_of_part[part as usize].map(|object| object + 1),
     };
-    let polygons = polygon_parts(map, options.polygon_error);
-    let shape = |polygon: &crate::polygons::PolygonPart| Shape {
+    let polygons = pixel_polygon_parts(map, options.polygon_error);
+    let shape = |polygon: &PolygonPart| Shape {
         label: &classes.names()[usize::from(polygon.label)],
-        points: polygon.bridged(),
+        points: polygon.outline_of_centres(),
         group_id: group_of_part(polygon.part),
         description: "",
         shape_type: "polygon",
@@ -58,7 +62,7 @@ pub(crate) fn file(file_name: &str, map: &LabelMap, classes: &Classes, options: 
         version: VERSION,
         flags: Flags {},
         shapes: polygons.iter().map(shape).collect(),
-        image_path: image_path(file_name, &options.labelme_image_prefix),
+        image_path: file_name.rsplit('/').next().unwrap_or(file_name),
         image_data: None,
         image_height: map.height(),
         image_width: map.width(),
@@ -66,14 +70,90 @@ pub(crate) fn file(file_name: &str, map: &LabelMap, classes: &Classes, options: 
     serde_json::to_string_pretty(&file).expect("plain data") + "\n"
 }
 
-/// The image as seen from the folder of its JSON file. Without a prefix both lie side by side.
-fn image_path(file_name: &str, prefix: &str) -> String {
-    let depth = file_name.matches('/').count();
-    if prefix.is_empty() {
-        file_name.rsplit('/').next().unwrap_or(file_name).to_string()
-    } else if prefix.starts_with('/') {
-        format!("{prefix}{file_name}")
-    } else {
-        format!("{}{prefix}{file_name}", "../".repeat(depth))
+/// The list of classes, in the order of their indices, after the two names that Labelme keeps for itself.
+pub(crate) const LABELS_FILE: &str = "labels.txt";
+const RESERVED: [&str; 2] = ["__ignore__", "_background_"];
+
+pub(crate) fn labels_file(classes: &Classes) -> String {
+    let names = classes.names()[1..].iter().map(String::as_str);
+    RESERVED.into_iter().chain(names).map(|name| format!("{name}\n")).collect()
+}
+
+/// The classes of a `labels.txt`.
+pub(crate) fn read_labels_file(text: &str) -> Vec<String> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !RESERVED.contains(line));
+    lines.map(str::to_string).collect()
+}
+
+/// What is read of a file; whatever else is in it does not concern masks.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ReadFile {
+    shapes: Vec<ReadShape>,
+    pub(crate) image_path: String,
+    image_height: usize,
+    image_width: usize,
+}
+
+#[derive(Deserialize)]
+struct ReadShape {
+    label: String,
+    points: Vec<(f64, f64)>,
+    #[serde(default)]
+    shape_type: Option<String>,
+    #[serde(default)]
+    mask: Option<String>,
+}
+
+impl ReadFile {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<ReadFile, String> {
+        serde_json::from_slice(bytes).map_err(|error| format!("not a Labelme file: {error}"))
+    }
+
+    /// The names of all shapes.
+    pub(crate) fn labels(&self) -> impl Iterator<Item = &str> {
+        self.shapes.iter().map(|shape| shape.label.as_str())
+    }
+
+    /// Paints the shapes in their order, as Labelme's own converters do: later ones cover earlier ones.
+    pub(crate) fn mask(&self, classes: &Classes) -> Result<LabelMap, String> {
+        let mut canvas = Canvas::new(self.image_width, self.image_height)?;
+        for shape in &self.shapes {
+            let label = match classes.index_of(&shape.label) {
+                Some(index) => index as u8,
+                None if shape.label == RESERVED[0] => IGNORE,
+                None if shape.label == RESERVED[1] => 0,
+                None => return Err(format!("the label `{}` is not among the classes", shape.label)),
+            };
+            shape.paint(&mut canvas, label)?;
+        }
+        Ok(canvas.into_map())
+    }
+}
+
+impl ReadShape {
+    fn paint(&self, canvas: &mut Canvas, label: u8) -> Result<(), String> {
+        match (self.shape_type.as_deref().unwrap_or("polygon"), &self.points[..]) {
+            ("polygon", points) => canvas.polygon(points, label),
+            ("rectangle", &[(x0, y0), (x1, y1)]) => {
+                canvas.polygon(&[(x0, y0), (x1, y0), (x1, y1), (x0, y1)], label);
+            }
+            ("mask", &[(left, top), ..]) => {
+                let text = self.mask.as_deref().ok_or("a shape of type `mask` without one")?;
+                let png = BASE64_STANDARD.decode(text).map_err(|error| format!("a mask: {error}"))?;
+                let (width, _, colours) = png_pixels::colours(&png)?;
+                let (left, top) = (left.max(0.0) as usize, top.max(0.0) as usize);
+                for (i, _) in colours.iter().enumerate().filter(|(_, colour)| **colour != [0; 3]) {
+                    canvas.pixel(left + i % width, top + i / width, label);
+                }
+            }
+            (other, points) => {
+                let num_points = points.len();
+                return Err(format!(
+                    "a shape of type `{other}` with {num_points} points; expected polygons, rectangles or masks"
+                ));
+            }
+        }
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! An [`Exporter`] takes images and their masks one after the other and writes a format's files to a
 //! [`Destination`]: a [`Folder`], a [`Zip`] archive or [`Memory`]. Memory does not grow with the number of images, a
-//! line for each apart. What each format looks like and loses is in `docs/exports.md`.
+//! line for each apart. A [`MaskSet`] reads masks back from those formats that hold them. What each format looks like and loses is in `docs/exports.md`.
 //!
 //! ```
 //! use vitpcm_exports::{ExportFormat, ExportOptions, Exporter, LabelledImage, Photograph, Zip};
@@ -30,8 +30,11 @@ mod format;
 mod label_studio;
 mod labelled_image;
 mod labelme;
+mod mask_set;
 mod outlines;
 mod parts;
+mod pixel_polygons;
+mod png_pixels;
 mod polygons;
 mod score_dictionary;
 mod voc;
@@ -42,5 +45,5 @@ pub use error::ExportError;
 pub use exporter::{EncodedImage, Encoder, Exporter};
 pub use format::{CocoShape, ExportFormat, ExportOptions, Objects};
 pub use labelled_image::{LabelledImage, Photograph, Scores};
+pub use mask_set::{MaskSet, MaskSetFormat};
 pub use parts::without_specks;
-pub use polygons::MIN_IOU;

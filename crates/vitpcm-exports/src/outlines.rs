@@ -25,24 +25,8 @@ pub(crate) struct Ring {
     pub(crate) arcs: Vec<Arc>,
 }
 
-/// All rings of all parts that `is_wanted`, in the order of the parts' first pixels; a part's outer ring is its
-/// first.
-pub(crate) fn rings_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<Ring> {
-    let mut rings = Vec::new();
-    // Every ring passes over some pixel's upper edge from left to right; that edge is where it is found.
-    let mut is_seen = vec![false; parts.part_of_pixel.len()];
-    for y in 0..parts.height as i32 {
-        for x in 0..parts.width as i32 {
-            let at = y as usize * parts.width + x as usize;
-            let part = parts.part_of_pixel[at];
-            if !is_seen[at] && parts.at(x, y - 1) != Some(part) && is_wanted(part) {
-                rings.push(follow(parts, part, (x, y), &mut is_seen));
-            }
-        }
-    }
-    rings.sort_by_key(|ring| ring.part);
-    rings
-}
+/// A step along an outline: from a corner into a direction, an index of `STEPS`.
+type Edge = (Corner, usize);
 
 /// Right, down, left, up.
 const STEPS: [Corner; 4] = [(1, 0), (0, 1), (-1, 0), (0, -1)];
@@ -50,57 +34,97 @@ const STEPS: [Corner; 4] = [(1, 0), (0, 1), (-1, 0), (0, -1)];
 const RIGHT_AHEAD: [Corner; 4] = [(0, 0), (-1, 0), (-1, -1), (0, -1)];
 const LEFT_AHEAD: [Corner; 4] = [(0, -1), (0, 0), (-1, 0), (-1, -1)];
 
-/// Follows the outline of a part from the upper left corner of one of its pixels: the
-/// leftmost of an upper edge, so that the outline turns there or the corner is fixed.
-fn follow(parts: &Parts, part: u32, start: Corner, is_seen: &mut [bool]) -> Ring {
-    let pixel = |corner: Corner, offset: Corner| parts.at(corner.0 + offset.0, corner.1 + offset.1);
-    let mut arcs: Vec<Arc> = Vec::new();
-    let mut arc = Arc { corners: vec![start], neighbour: pixel(start, LEFT_AHEAD[0]) };
+/// All rings of all parts that `is_wanted`, in the order of the parts' first pixels; a part's outer ring is its
+/// first.
+pub(crate) fn rings_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<Ring> {
+    let outlines = outlines_of(parts, is_wanted);
+    outlines.into_iter().map(|(part, edges)| Ring { part, arcs: arcs_of(parts, &edges) }).collect()
+}
+
+/// The same rings as chains of the part's own outermost pixels, in the same order. Neighbours in a chain touch at
+/// least at a corner; where a part is thin, the chain goes there and comes back the same way.
+pub(crate) fn pixel_chains_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<(u32, Vec<Corner>)> {
+    let chain = |edges: Vec<Edge>| {
+        let mut pixels: Vec<Corner> =
+            edges.iter().map(|&(at, direction)| offset(at, RIGHT_AHEAD[direction])).collect();
+        pixels.dedup();
+        if pixels.len() > 1 && pixels.first() == pixels.last() {
+            pixels.pop();
+        }
+        pixels
+    };
+    outlines_of(parts, is_wanted).into_iter().map(|(part, edges)| (part, chain(edges))).collect()
+}
+
+fn outlines_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<(u32, Vec<Edge>)> {
+    let mut outlines = Vec::new();
+    // Every outline passes over some pixel's upper edge from left to right; that edge is where it is found.
+    let mut is_seen = vec![false; parts.part_of_pixel.len()];
+    for y in 0..parts.height as i32 {
+        for x in 0..parts.width as i32 {
+            let at = y as usize * parts.width + x as usize;
+            let part = parts.part_of_pixel[at];
+            if !is_seen[at] && parts.at(x, y - 1) != Some(part) && is_wanted(part) {
+                outlines.push((part, follow(parts, part, (x, y), &mut is_seen)));
+            }
+        }
+    }
+    outlines.sort_by_key(|(part, _)| *part);
+    outlines
+}
+
+/// Follows the outline of a part once around, from the upper left corner of one of its pixels to the right.
+fn follow(parts: &Parts, part: u32, start: Corner, is_seen: &mut [bool]) -> Vec<Edge> {
+    let is_own = |corner: Corner, ahead: Corner| {
+        let (x, y) = offset(corner, ahead);
+        parts.at(x, y) == Some(part)
+    };
+    let mut edges = Vec::new();
     let (mut at, mut direction) = (start, 0);
     loop {
         if direction == 0 {
             is_seen[at.1 as usize * parts.width + at.0 as usize] = true;
         }
-        at = (at.0 + STEPS[direction].0, at.1 + STEPS[direction].1);
+        edges.push((at, direction));
+        at = offset(at, STEPS[direction]);
         // Parts hold together along sides only, so that at a corner the own pixel is gone round first.
-        let next = if pixel(at, RIGHT_AHEAD[direction]) != Some(part) {
-            (direction + 1) % 4
-        } else if pixel(at, LEFT_AHEAD[direction]) != Some(part) {
-            direction
-        } else {
-            (direction + 3) % 4
-        };
-        let is_end = at == start && next == 0;
+        if !is_own(at, RIGHT_AHEAD[direction]) {
+            direction = (direction + 1) % 4;
+        } else if is_own(at, LEFT_AHEAD[direction]) {
+            direction = (direction + 3) % 4;
+        }
+        if (at, direction) == (start, 0) {
+            return edges;
+        }
+    }
+}
+
+fn offset(corner: Corner, by: Corner) -> Corner {
+    (corner.0 + by.0, corner.1 + by.1)
+}
+
+/// Cuts an outline at its fixed corners. One without any begins at its least corner, so that both sides of the
+/// border begin at the same.
+fn arcs_of(parts: &Parts, edges: &[Edge]) -> Vec<Arc> {
+    let num_edges = edges.len();
+    let turns = |i: usize| edges[i].1 != edges[(i + num_edges - 1) % num_edges].1;
+    let first_fixed = (0..num_edges).find(|&i| is_fixed(parts, edges[i].0));
+    let least = || (0..num_edges).filter(|&i| turns(i)).min_by_key(|&i| edges[i].0).expect("outlines turn");
+    let start = first_fixed.unwrap_or_else(least);
+    let mut arcs: Vec<Arc> = Vec::new();
+    for i in (start..num_edges).chain(0..start) {
+        let (at, direction) = edges[i];
         let is_fixed = is_fixed(parts, at);
-        if next != direction || is_fixed || is_end {
+        if let Some(arc) = arcs.last_mut().filter(|_| turns(i) || is_fixed) {
             arc.corners.push(at);
         }
-        direction = next;
-        if is_fixed || is_end {
-            let following = Arc { corners: vec![at], neighbour: pixel(at, LEFT_AHEAD[direction]) };
-            arcs.push(std::mem::replace(&mut arc, following));
-        }
-        if is_end {
-            break;
+        if i == start || is_fixed {
+            let (x, y) = offset(at, LEFT_AHEAD[direction]);
+            arcs.push(Arc { corners: vec![at], neighbour: parts.at(x, y) });
         }
     }
-    if !is_fixed(parts, start) {
-        let first = arcs.remove(0);
-        match arcs.last_mut() {
-            // The walk began anywhere; what lies before the first fixed corner belongs to the last arc.
-            Some(last) => last.corners.extend(&first.corners[1..]),
-            // Nothing is fixed. Both sides of the border shall begin at the same corner: the least.
-            None => {
-                let mut around = first.corners;
-                around.pop();
-                let least = (0..around.len()).min_by_key(|&i| around[i]).expect("a ring has corners");
-                around.rotate_left(least);
-                around.push(around[0]);
-                arcs.push(Arc { corners: around, neighbour: first.neighbour });
-            }
-        }
-    }
-    Ring { part, arcs }
+    arcs.last_mut().expect("it begins somewhere").corners.push(edges[start].0);
+    arcs
 }
 
 /// Whether a corner must stay where it is: three parts meet there, two meet twice, or the image has its corner there.

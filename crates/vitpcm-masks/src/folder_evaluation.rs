@@ -29,8 +29,8 @@ pub struct MaskPairs {
 impl MaskPairs {
     /// Pairs up the PNG files of two folders, at any depth; with `names` (a split's list) only those.
     pub fn find(predictions: &Path, truths: &Path, names: Option<&[String]>) -> Result<Self, MaskError> {
-        let predicted = png_files(predictions)?;
-        let true_masks = png_files(truths)?;
+        let predicted = mask_files(predictions)?;
+        let true_masks = mask_files(truths)?;
         let names: BTreeSet<PathBuf> = match names {
             Some(names) => names.iter().map(PathBuf::from).collect(),
             None => predicted.keys().chain(true_masks.keys()).cloned().collect(),
@@ -52,11 +52,20 @@ impl MaskPairs {
 /// Folders of pictures for people that lie beside masks; what is in them is no mask.
 pub const PICTURE_FOLDERS: [&str; 2] = ["overlay", "heatmap"];
 
-/// All PNG files below a folder, by their path within it without the extension.
-fn png_files(folder: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, MaskError> {
+/// Folders of exports that lie beside masks, and what tells them from a folder that merely has the same name.
+const EXPORT_FOLDERS: [(&str, &str); 3] =
+    [("labelme", "labels.txt"), ("voc", "SegmentationClass"), ("yolo", "data.yaml")];
+
+/// All PNG files below a folder, by their path within it without the extension; pictures for people and exports
+/// beside the masks are left out.
+pub fn mask_files(folder: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, MaskError> {
     let mut files = BTreeMap::new();
     let is_picture_folder = |entry: &walkdir::DirEntry| {
-        entry.depth() > 0 && PICTURE_FOLDERS.iter().any(|name| entry.file_name() == *name)
+        let is_export = |(name, inside): &(&str, &str)| {
+            entry.depth() == 1 && entry.file_name() == *name && entry.path().join(inside).exists()
+        };
+        let is_picture = entry.depth() > 0 && PICTURE_FOLDERS.iter().any(|name| entry.file_name() == *name);
+        is_picture || EXPORT_FOLDERS.iter().any(is_export)
     };
     let walk = walkdir::WalkDir::new(folder).follow_links(true).into_iter();
     for entry in walk.filter_entry(|entry| !is_picture_folder(entry)) {
@@ -152,6 +161,7 @@ mod tests {
         save(&predictions, "c.png", 2, &[1, 1]); // no truth
         save(&truths, "d.png", 2, &[1, 1]); // no prediction
         save(&predictions, "overlay/a.png", 2, &[1, 1]); // for people, no mask
+        save(&predictions, "voc/SegmentationClass/a.png", 2, &[1, 1]); // an export beside the masks
         let found = MaskPairs::find(&predictions, &truths, None).unwrap();
         assert_eq!(found.without_truth, [PathBuf::from("c")]);
         assert_eq!(found.without_prediction, [PathBuf::from("d")]);

@@ -37,7 +37,7 @@ pub use confusion_picture::confusion_svg;
 pub use error::MaskError;
 pub use evaluation::{ClassScores, ConfusionMatrix, Scores};
 pub use folder_evaluation::{
-    FolderEvaluation, MaskFailure, MaskPair, MaskPairs, PICTURE_FOLDERS, evaluate_pairs,
+    FolderEvaluation, MaskFailure, MaskPair, MaskPairs, PICTURE_FOLDERS, evaluate_pairs, mask_files,
 };
 pub use label_map::{IGNORE, LabelMap};
 pub use label_png::{

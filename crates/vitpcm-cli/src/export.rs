@@ -1,0 +1,98 @@
+//! `vitpcm export`: finished masks in the formats of other tools, whichever of those formats they are in.
+
+use crate::class_names;
+use crate::interrupt::Interrupt;
+use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports, Pass, format_parser};
+use crate::outcome::{Outcome, usage};
+use crate::session::Session;
+use anyhow::{Context, anyhow, bail};
+use std::path::{Path, PathBuf};
+use vitpcm_exports::{ExportError, ExportFormat, MaskSet};
+
+#[derive(clap::Args)]
+#[command(after_help = "Example, to paste (the first line draws masks to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm export scenes/masks --classes scenes/classes.txt \\\n    \
+    --images scenes/images --out exports --format coco,yolo,labelme\n  \
+    vitpcm export exports/coco --out again --format png\n\n\
+    What each format looks like, and how its tool takes it in: docs/exports.md")]
+pub(crate) struct Args {
+    /// The masks: a folder of mask PNGs, of the VOC layout, of YOLO or of Labelme files; a COCO or Label Studio JSON
+    /// file; a CVAT zip
+    #[arg(value_name = "MASKS")]
+    masks: PathBuf,
+    /// Folder for the results; each format has a folder of its own name there, `png` lies straight in it
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// What to write
+    #[arg(long, value_parser = format_parser(), value_delimiter = ',', required = true, value_name = "FORMAT,…")]
+    format: Vec<ExportFormat>,
+    /// `voc`, `coco`, or a file with one class name a line [default: what the masks' own files say]
+    #[arg(long, value_name = "voc|coco|FILE")]
+    classes: Option<String>,
+    /// Folder of the images, of the same names as the masks: for their file names and sizes, and to place them
+    #[arg(long, value_name = "DIR")]
+    images: Option<PathBuf>,
+    /// Folder of score maps (.npz), for psa, irn and --unsure-below [default: npz beside the masks]
+    #[arg(long, value_name = "DIR")]
+    scores: Option<PathBuf>,
+    #[command(flatten)]
+    export: ExportArgs,
+}
+
+pub(crate) fn export(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    let messages = &session.messages;
+    args.export.options()?;
+    if !args.masks.exists() {
+        return Err(usage(anyhow!("{}: there is no such file or folder", args.masks.display())));
+    }
+    let classes = args.classes.as_deref().map(class_names::named).transpose().map_err(usage)?;
+    let set =
+        MaskSet::open(&args.masks, classes.as_ref(), args.images.as_deref()).map_err(
+            |error| match error {
+                ExportError::NoClassNames { .. } => {
+                    usage(anyhow!("{error}; --classes voc|coco|FILE names them"))
+                }
+                other => other.into(),
+            },
+        )?;
+    if set.is_empty() {
+        bail!("{}: no mask found", args.masks.display());
+    }
+    let beside = args.masks.join("npz");
+    let scores = args.scores.clone().or_else(|| beside.is_dir().then_some(beside));
+    if let (None, Some(format)) =
+        (&scores, args.format.iter().find(|&&format| args.export.needs_scores(format)))
+    {
+        let text = "needs score maps: --scores DIR, as `segment --format npz` writes them";
+        return Err(usage(anyhow!("{} {text}", format.name())));
+    }
+    let finished = |index: usize| {
+        let file_name = set.file_name(index).to_string();
+        let name = Path::new(&file_name).with_extension("npz");
+        Finished {
+            scores: scores.as_ref().map(|folder| folder.join(name)),
+            photograph: set.photograph(index),
+            mask: MaskAt::InSet(&set, index),
+            file_name,
+        }
+    };
+    let images: Vec<Finished<'_>> = (0..set.len()).map(finished).collect();
+    std::fs::create_dir_all(&args.out).with_context(|| format!("{}", args.out.display()))?;
+    let (formats, classes) = (&args.format[..], set.classes());
+    let exports = MaskExports { formats, args: &args.export, classes, out: &args.out };
+    let interrupt = Interrupt::listen()?;
+    let Pass::Whole { num_failed } = exports.write(&images, messages, Some(&interrupt))? else {
+        messages.note("interrupted; nothing half-written is left");
+        return Ok(Outcome::Interrupted);
+    };
+    let num_done = images.len() - num_failed;
+    let words: Vec<&str> = formats.iter().map(|format| format.name()).collect();
+    let out = args.out.display();
+    messages
+        .note(format!("{num_done} masks written as {}, {num_failed} failed; see {out}", words.join(", ")));
+    if num_done == 0 {
+        bail!("none of the masks could be exported");
+    }
+    Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
+}

@@ -1,0 +1,293 @@
+//! Exports of finished masks, for `segment`, `refine` and `export`: one pass over the masks a format, so that what is
+//! written is whole whatever was done in which run. Images are read and encoded on all cores, a few at a time, and
+//! written in order.
+
+use crate::interrupt::Interrupt;
+use crate::outcome::{described, usage};
+use crate::output::Messages;
+use anyhow::{Context, anyhow};
+use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use rayon::prelude::*;
+use std::path::{Path, PathBuf};
+use vitpcm_exports::{
+    CocoShape, Destination, EncodedImage, Encoder, ExportFormat, ExportOptions, Exporter, Folder,
+    LabelledImage, MaskSet, Objects, Photograph, Scores, Zip,
+};
+use vitpcm_masks::atomic_file::AtomicFile;
+use vitpcm_masks::{Classes, LabelMap, StoredScores, read_label_png};
+
+/// Images encoded ahead of writing, for each thread.
+const AHEAD: usize = 4;
+
+/// What CVAT imports, within the format's folder.
+const CVAT_FILE: &str = "segmentation-mask-1.1.zip";
+
+#[derive(clap::Args)]
+#[command(next_help_heading = "Export options")]
+pub(crate) struct ExportArgs {
+    /// How `coco` says where an object is: `rle` is exact, `polygons` can be edited in most tools
+    #[arg(long, value_enum, value_name = "SHAPE", default_value = "rle")]
+    coco_shape: ShapeWord,
+    /// What an object is: each connected part of a class, or all of a class in an image
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "parts")]
+    objects: ObjectsWord,
+    /// How far, in pixels, a polygon may be from the true outline; 0 keeps every corner of every pixel
+    #[arg(long, value_name = "PX", default_value_t = ExportOptions::default().polygon_error)]
+    polygon_error: f64,
+    /// Give parts of fewer pixels than this to what surrounds them
+    #[arg(long, value_name = "PIXELS", default_value_t = 0)]
+    min_area: u32,
+    /// Mark pixels whose class has a lower score than this as unsure (255), in voc and cvat, and in png by `export`
+    #[arg(long, value_name = "0..1")]
+    unsure_below: Option<f32>,
+    /// How images get into the folders of yolo, labelme and voc: by a second name for the same file, or as copies
+    #[arg(long, value_enum, value_name = "HOW", default_value = "link")]
+    place_images: PlaceWord,
+    /// What the image addresses of `label-studio` begin with
+    #[arg(long, value_name = "TEXT", default_value_t = ExportOptions::default().image_prefix)]
+    image_prefix: String,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ShapeWord {
+    Rle,
+    Polygons,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ObjectsWord {
+    Parts,
+    Classes,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum PlaceWord {
+    /// Hard links; copies where the file system has none
+    Link,
+    Copy,
+    /// Only labels are written
+    None,
+}
+
+impl ExportArgs {
+    /// The options, checked.
+    pub(crate) fn options(&self) -> anyhow::Result<ExportOptions> {
+        if !(0.0..=1000.0).contains(&self.polygon_error) {
+            return Err(usage(anyhow!("--polygon-error {}: expected 0 to 1000 pixels", self.polygon_error)));
+        }
+        if let Some(threshold) = self.unsure_below.filter(|threshold| !(0.0..=1.0).contains(threshold)) {
+            return Err(usage(anyhow!("--unsure-below {threshold}: expected 0 to 1")));
+        }
+        Ok(ExportOptions {
+            coco_shape: match self.coco_shape {
+                ShapeWord::Rle => CocoShape::RunLengths,
+                ShapeWord::Polygons => CocoShape::Polygons,
+            },
+            objects: match self.objects {
+                ObjectsWord::Parts => Objects::Parts,
+                ObjectsWord::Classes => Objects::Classes,
+            },
+            polygon_error: self.polygon_error,
+            min_area: self.min_area,
+            unsure_below: self.unsure_below,
+            image_prefix: self.image_prefix.clone(),
+            ..ExportOptions::default()
+        })
+    }
+
+    /// Whether a format can only be made where scores are known.
+    pub(crate) fn needs_scores(&self, format: ExportFormat) -> bool {
+        format.needs_scores() || (format.knows_255() && self.unsure_below.is_some())
+    }
+}
+
+/// `--format`'s words for exports.
+pub(crate) fn format_parser() -> impl TypedValueParser<Value = ExportFormat> {
+    let words = ExportFormat::ALL.map(|format| PossibleValue::new(format.name()).help(help(format)));
+    let known = |word: String| ExportFormat::from_name(&word).expect("one of the words above");
+    PossibleValuesParser::new(words).map(known)
+}
+
+/// A line about a format.
+pub(crate) fn help(format: ExportFormat) -> &'static str {
+    match format {
+        ExportFormat::Png => "NAME.png: 8-bit indexed mask in the VOC palette",
+        ExportFormat::Coco => "coco/instances_default.json: COCO instances, as run lengths or polygons",
+        ExportFormat::Yolo => "yolo/: images, segmentation labels and data.yaml",
+        ExportFormat::LabelStudio => "label-studio/tasks.json: predictions to correct, with labels.xml",
+        ExportFormat::Cvat => "cvat/segmentation-mask-1.1.zip: to upload as annotations",
+        ExportFormat::Labelme => "labelme/: images with a JSON file beside each",
+        ExportFormat::Voc => "voc/: JPEGImages, SegmentationClass and ImageSets, to train on",
+        ExportFormat::Psa => "psa/NAME.npy: PSA's score dictionaries",
+        ExportFormat::Irn => "irn/NAME.npy: IRN's score dictionaries",
+    }
+}
+
+/// An image whose mask is finished.
+pub(crate) struct Finished<'a> {
+    /// Its path below its folder, with `/` between the parts.
+    pub(crate) file_name: String,
+    pub(crate) photograph: Option<&'a Path>,
+    pub(crate) mask: MaskAt<'a>,
+    /// Where its scores are, if they are anywhere.
+    pub(crate) scores: Option<PathBuf>,
+}
+
+pub(crate) enum MaskAt<'a> {
+    File(PathBuf),
+    InSet(&'a MaskSet, usize),
+}
+
+impl Finished<'_> {
+    /// Whether there is a mask at all.
+    pub(crate) fn is_there(&self) -> bool {
+        match &self.mask {
+            MaskAt::File(path) => path.is_file(),
+            MaskAt::InSet(..) => true,
+        }
+    }
+}
+
+impl MaskAt<'_> {
+    fn read(&self) -> anyhow::Result<LabelMap> {
+        Ok(match self {
+            MaskAt::File(path) => read_label_png(path)?,
+            MaskAt::InSet(set, index) => set.read(*index)?,
+        })
+    }
+}
+
+/// Several formats of the same masks.
+pub(crate) struct MaskExports<'a> {
+    pub(crate) formats: &'a [ExportFormat],
+    pub(crate) args: &'a ExportArgs,
+    pub(crate) classes: &'a Classes,
+    /// Each format has a folder of its own name in this one; `png` writes straight into it.
+    pub(crate) out: &'a Path,
+}
+
+/// How a pass ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// At its end, with so many images that failed.
+    Whole { num_failed: usize },
+    /// The user asked to stop; what was collected before stays as it was.
+    Stopped,
+}
+
+impl MaskExports<'_> {
+    /// Writes the exports of those images that have a mask, in this run or from one before; gives the number of those
+    /// that failed. Also after Ctrl-C, so that the exports hold what is done; a second one ends even this.
+    pub(crate) fn write_what_is_there<'a>(
+        &self,
+        images: impl Iterator<Item = Finished<'a>>,
+        messages: &Messages,
+    ) -> anyhow::Result<usize> {
+        let images: Vec<Finished<'_>> = images.filter(Finished::is_there).collect();
+        match self.write(&images, messages, None)? {
+            Pass::Whole { num_failed } => Ok(num_failed),
+            Pass::Stopped => Ok(0),
+        }
+    }
+
+    /// Writes all formats. Images that fail are named and left out; each counts once.
+    pub(crate) fn write(
+        &self,
+        images: &[Finished<'_>],
+        messages: &Messages,
+        interrupt: Option<&Interrupt>,
+    ) -> anyhow::Result<Pass> {
+        let mut has_failed = vec![false; images.len()];
+        for &format in self.formats {
+            let folder = match format {
+                ExportFormat::Png => self.out.to_path_buf(),
+                _ => self.out.join(format.name()),
+            };
+            std::fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+            let pass = Images { images, has_failed: &mut has_failed, messages, interrupt };
+            let is_whole = match format {
+                ExportFormat::Cvat => {
+                    let path = folder.join(CVAT_FILE);
+                    let file = AtomicFile::create(&path).with_context(|| format!("{}", path.display()))?;
+                    match self.write_to(format, Zip::new(file), pass)? {
+                        Some(archive) => {
+                            archive.finish()?.commit().with_context(|| format!("{}", path.display()))?;
+                            true
+                        }
+                        None => false,
+                    }
+                }
+                _ => self.write_to(format, Folder::new(folder), pass)?.is_some(),
+            };
+            if !is_whole {
+                return Ok(Pass::Stopped);
+            }
+        }
+        Ok(Pass::Whole { num_failed: has_failed.into_iter().filter(|&failed| failed).count() })
+    }
+
+    /// Writes one format; `None` when the user asked to stop.
+    fn write_to<D: Destination>(
+        &self,
+        format: ExportFormat,
+        destination: D,
+        pass: Images<'_>,
+    ) -> anyhow::Result<Option<D>> {
+        let Images { images, has_failed, messages, interrupt } = pass;
+        let mut export = Exporter::begin(format, self.classes, &self.args.options()?, destination)?;
+        let encoder = export.encoder();
+        let bar = messages.progress_bar(images.len(), format.name());
+        let chunk = AHEAD * rayon::current_num_threads();
+        for (images, has_failed) in images.chunks(chunk).zip(has_failed.chunks_mut(chunk)) {
+            if interrupt.is_some_and(Interrupt::is_asked) {
+                return Ok(None);
+            }
+            let needs_scores = self.args.needs_scores(format);
+            let encoded: Vec<_> =
+                images.par_iter().map(|image| encoded(&encoder, image, needs_scores)).collect();
+            for ((image, encoded), has_failed) in images.iter().zip(encoded).zip(has_failed) {
+                match encoded {
+                    Ok(encoded) => export.add_encoded(encoded, self.photograph(image))?,
+                    // One line is enough, however many formats an image fails in.
+                    Err(error) if !*has_failed => {
+                        *has_failed = true;
+                        bar.suspend(|| messages.failure(described(&error)));
+                    }
+                    Err(_) => {}
+                }
+                bar.inc(1);
+            }
+        }
+        bar.finish_and_clear();
+        Ok(Some(export.finish()?))
+    }
+
+    fn photograph<'p>(&self, image: &Finished<'p>) -> Photograph<'p> {
+        match (self.args.place_images, image.photograph) {
+            (PlaceWord::None, _) | (_, None) => Photograph::Elsewhere,
+            (PlaceWord::Link, Some(path)) => Photograph::Link(path),
+            (PlaceWord::Copy, Some(path)) => Photograph::Copy(path),
+        }
+    }
+}
+
+/// What a pass goes over.
+struct Images<'a> {
+    images: &'a [Finished<'a>],
+    has_failed: &'a mut [bool],
+    messages: &'a Messages,
+    interrupt: Option<&'a Interrupt>,
+}
+
+fn encoded(encoder: &Encoder, image: &Finished<'_>, needs_scores: bool) -> anyhow::Result<EncodedImage> {
+    let mask = image.mask.read()?;
+    let stored = match image.scores.as_deref().filter(|_| needs_scores) {
+        Some(path) => Some(StoredScores::read(path)?),
+        None => None,
+    };
+    let scores =
+        stored.as_ref().map(|stored| Scores { on_grid: &stored.scores, alignment: stored.alignment });
+    let (file_name, photograph) = (image.file_name.as_str(), Photograph::Elsewhere);
+    Ok(encoder.encode(&LabelledImage { file_name, mask: &mask, scores, photograph })?)
+}

@@ -1,0 +1,476 @@
+//! Finished masks in any of the formats that hold masks: which format a folder or file has, its classes, its images,
+//! and the mask of each. How a format's files read is in that format's own file.
+
+use crate::{ExportError, cvat, label_studio, labelme, voc, yolo};
+use serde::de::IgnoredAny;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use vitpcm_data::{ImageFile, ImageLimits, MaskSource, find_images, read_coco_masks, read_image_header};
+use vitpcm_masks::{Classes, LabelMap, MAX_MASK_PIXELS, mask_files, read_label_png};
+use zip::ZipArchive;
+
+/// Masks that lie next to their class list have it in this file.
+const CLASS_LIST: &str = "classes.txt";
+/// Files larger than this are not read from archives: no label map file is.
+const MAX_ENTRY_BYTES: u64 = 1 << 30;
+
+/// What a set of masks was recognised as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaskSetFormat {
+    /// A folder of indexed PNG masks.
+    Png,
+    /// A COCO instance file.
+    Coco,
+    /// A folder with `data.yaml` and `labels`.
+    Yolo,
+    /// A list of Label Studio tasks.
+    LabelStudio,
+    /// CVAT's "Segmentation mask 1.1", packed or not.
+    Cvat,
+    /// A folder of Labelme files.
+    Labelme,
+    /// A folder with `SegmentationClass`.
+    Voc,
+}
+
+/// Finished masks of many images, each read when it is asked for.
+#[derive(Debug)]
+pub struct MaskSet {
+    format: MaskSetFormat,
+    classes: Classes,
+    images: Vec<Item>,
+}
+
+#[derive(Debug)]
+struct Item {
+    file_name: String,
+    photograph: Option<PathBuf>,
+    place: Place,
+}
+
+/// Where one mask is.
+#[derive(Debug)]
+enum Place {
+    Png(PathBuf),
+    Coco(MaskSource),
+    Labelme(PathBuf),
+    Yolo(PathBuf),
+    LabelStudio { tasks: PathBuf, image: label_studio::ReadImage },
+    Cvat { store: std::sync::Arc<CvatStore>, entry: String },
+}
+
+impl MaskSetFormat {
+    /// Looks at a path.
+    pub fn recognise(path: &Path) -> Result<MaskSetFormat, ExportError> {
+        let unknown = || {
+            let known = "a folder of PNG masks, a VOC folder (SegmentationClass), a YOLO folder (data.yaml), a folder of \
+                         Labelme files, COCO or Label Studio JSON, or a CVAT zip";
+            ExportError::bad_file(path, format!("no masks recognised here; expected {known}"))
+        };
+        if path.is_dir() {
+            let has = |name: &str| path.join(name).exists();
+            return Ok(if has(cvat::LABEL_MAP) && has("SegmentationClass") {
+                MaskSetFormat::Cvat
+            } else if has("SegmentationClass") {
+                MaskSetFormat::Voc
+            } else if has(yolo::DATA_FILE) {
+                MaskSetFormat::Yolo
+            } else if has(crate::coco::FILE) {
+                MaskSetFormat::Coco
+            } else if has(label_studio::TASKS_FILE) {
+                MaskSetFormat::LabelStudio
+            } else if is_labelme_folder(path)? {
+                MaskSetFormat::Labelme
+            } else if !mask_files(path)?.is_empty() {
+                MaskSetFormat::Png
+            } else {
+                return Err(unknown());
+            });
+        }
+        let mut start = Vec::new();
+        let file = File::open(path).map_err(|e| ExportError::io(path, e))?;
+        file.take(4096).read_to_end(&mut start).map_err(|e| ExportError::io(path, e))?;
+        let first = start.iter().find(|byte| !byte.is_ascii_whitespace() && !b"\xef\xbb\xbf".contains(byte));
+        match first {
+            _ if start.starts_with(b"PK") => Ok(MaskSetFormat::Cvat),
+            Some(b'[') => Ok(MaskSetFormat::LabelStudio),
+            Some(b'{') => {
+                let file = File::open(path).map_err(|e| ExportError::io(path, e))?;
+                let keys: HashMap<String, IgnoredAny> = serde_json::from_reader(BufReader::new(file))
+                    .map_err(|error| ExportError::bad_file(path, format!("not whole JSON: {error}")))?;
+                match keys.contains_key("images") {
+                    true => Ok(MaskSetFormat::Coco),
+                    false if keys.contains_key("shapes") => Ok(MaskSetFormat::Labelme),
+                    false => Err(unknown()),
+                }
+            }
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl MaskSet {
+    /// Opens what `path` holds. Class names come from `classes` where given, else from the files themselves; names
+    /// and sizes of images from the folder `images` where given. What the set says of an image that is not in
+    /// that folder stands.
+    pub fn open(
+        path: &Path,
+        classes: Option<&Classes>,
+        images: Option<&Path>,
+    ) -> Result<MaskSet, ExportError> {
+        let format = MaskSetFormat::recognise(path)?;
+        let mut found = match format {
+            MaskSetFormat::Png => png_folder(path)?,
+            MaskSetFormat::Voc => voc_folder(path)?,
+            MaskSetFormat::Coco => coco_file(path)?,
+            MaskSetFormat::Labelme => labelme_files(path)?,
+            MaskSetFormat::Yolo => yolo_folder(path)?,
+            MaskSetFormat::LabelStudio => label_studio_tasks(path)?,
+            MaskSetFormat::Cvat => cvat_archive(path)?,
+        };
+        if let Some(folder) = images {
+            found.take_images_from(folder)?;
+        }
+        let classes = match (classes, found.names) {
+            (Some(classes), _) => classes.clone(),
+            (None, Some(names)) => Classes::from_names(names)?,
+            (None, None) => return Err(ExportError::NoClassNames { path: path.to_path_buf() }),
+        };
+        let mut names = HashSet::new();
+        for Item { file_name, .. } in &found.images {
+            if !names.insert(Path::new(file_name).with_extension("")) {
+                return Err(ExportError::bad_file(
+                    path,
+                    format!("two images are called {file_name}, extension apart"),
+                ));
+            }
+        }
+        Ok(MaskSet { format, classes, images: found.images })
+    }
+
+    /// What the set was recognised as.
+    pub fn format(&self) -> MaskSetFormat {
+        self.format
+    }
+
+    /// The classes of the masks.
+    pub fn classes(&self) -> &Classes {
+        &self.classes
+    }
+
+    /// Number of masks.
+    pub fn len(&self) -> usize {
+        self.images.len()
+    }
+
+    /// Whether there is no mask at all.
+    pub fn is_empty(&self) -> bool {
+        self.images.is_empty()
+    }
+
+    /// File name of an image, with `/` between its parts.
+    pub fn file_name(&self, index: usize) -> &str {
+        &self.images[index].file_name
+    }
+
+    /// The image's own file, where it was found.
+    pub fn photograph(&self, index: usize) -> Option<&Path> {
+        self.images[index].photograph.as_deref()
+    }
+
+    /// Reads the mask of an image.
+    pub fn read(&self, index: usize) -> Result<LabelMap, ExportError> {
+        let Item { file_name, photograph, place } = &self.images[index];
+        let classes = &self.classes;
+        let bad = |path: &Path| {
+            let path = path.to_path_buf();
+            move |reason: String| ExportError::BadFile { path, reason }
+        };
+        match place {
+            Place::Png(path) => Ok(read_label_png(path)?),
+            Place::Coco(source) => {
+                let (width, height) = source.size()?;
+                if width.checked_mul(height).is_none_or(|num_pixels| num_pixels > MAX_MASK_PIXELS) {
+                    return Err(ExportError::bad_file(
+                        file_name,
+                        format!("{width}×{height} pixels are too many"),
+                    ));
+                }
+                Ok(source.read(classes)?)
+            }
+            Place::Labelme(path) => {
+                labelme::ReadFile::parse(&read(path)?).and_then(|file| file.mask(classes)).map_err(bad(path))
+            }
+            Place::Yolo(path) => {
+                let photograph = photograph.as_deref();
+                let size = photograph.map(size_of_image).transpose()?.ok_or_else(|| {
+                    let reason = format!("the size of {file_name} is needed, and the image was not found");
+                    ExportError::bad_file(path, reason)
+                })?;
+                // An image in which there is nothing need not have a file.
+                let text = if path.exists() { read(path)? } else { Vec::new() };
+                yolo::read_mask(&String::from_utf8_lossy(&text), size, classes.len()).map_err(bad(path))
+            }
+            Place::LabelStudio { tasks, image } => {
+                let size = photograph.as_deref().map(size_of_image).transpose()?;
+                let in_task = |reason: String| format!("{file_name}: {reason}");
+                image.mask(classes, size).map_err(in_task).map_err(bad(tasks))
+            }
+            Place::Cvat { store, entry } => {
+                let bytes = store.read(entry)?;
+                store.labels.mask(&bytes).map_err(bad(&store.path.join(entry)))
+            }
+        }
+    }
+}
+
+/// What a format's files say.
+struct Found {
+    /// Foreground classes, where they are named.
+    names: Option<Vec<String>>,
+    images: Vec<Item>,
+}
+
+impl Found {
+    /// Gives each image the file of the same name, the extension apart, or of the same name without its folders.
+    fn take_images_from(&mut self, folder: &Path) -> Result<(), ExportError> {
+        if !folder.is_dir() {
+            return Err(ExportError::bad_file(folder, "there is no such folder"));
+        }
+        let (files, _) = find_images(folder);
+        let stem = |name: &str| Path::new(name).with_extension("");
+        let by_name: HashMap<PathBuf, &ImageFile> =
+            files.iter().map(|file| (stem(&file.name), file)).collect();
+        for item in &mut self.images {
+            let name = stem(&item.file_name);
+            let bare = name.file_name().map(PathBuf::from).unwrap_or_default();
+            if let Some(file) = by_name.get(&name).or_else(|| by_name.get(&bare)) {
+                item.file_name = slashed(Path::new(&file.name));
+                item.photograph = Some(file.path.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ExportError> {
+    fs::read(path).map_err(|e| ExportError::io(path, e))
+}
+
+fn size_of_image(path: &Path) -> Result<(usize, usize), ExportError> {
+    let header = read_image_header(path, &ImageLimits::default())?;
+    Ok((header.width as usize, header.height as usize))
+}
+
+fn slashed(path: &Path) -> String {
+    let parts: Vec<_> = path.components().map(|part| part.as_os_str().to_string_lossy()).collect();
+    parts.join("/")
+}
+
+/// Of a mask alone one does not know what kind of file its image is; most are these.
+fn assumed_file_name(name: &Path) -> String {
+    slashed(name) + ".jpg"
+}
+
+fn class_list(path: &Path) -> Result<Option<Vec<String>>, ExportError> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    Ok(Some(Classes::from_file(path)?.names()[1..].to_vec()))
+}
+
+fn png_folder(folder: &Path) -> Result<Found, ExportError> {
+    let item = |(name, path): (PathBuf, PathBuf)| Item {
+        file_name: assumed_file_name(&name),
+        photograph: None,
+        place: Place::Png(path),
+    };
+    let images = mask_files(folder)?.into_iter().map(item).collect();
+    Ok(Found { names: class_list(&folder.join(CLASS_LIST))?, images })
+}
+
+fn voc_folder(root: &Path) -> Result<Found, ExportError> {
+    let mut found = png_folder(&root.join("SegmentationClass"))?;
+    let own = Classes::voc().names()[1..].to_vec();
+    found.names = Some(class_list(&root.join(voc::CLASS_LIST))?.unwrap_or(own));
+    if root.join("JPEGImages").is_dir() {
+        found.take_images_from(&root.join("JPEGImages"))?;
+    }
+    Ok(found)
+}
+
+fn coco_file(path: &Path) -> Result<Found, ExportError> {
+    let path = if path.is_dir() { path.join(crate::coco::FILE) } else { path.to_path_buf() };
+    let masks = read_coco_masks(&path)?;
+    if let Some(problem) = masks.problems.first() {
+        return Err(ExportError::bad_file(&path, problem.to_string()));
+    }
+    let item = |(file_name, source)| Item { file_name, photograph: None, place: Place::Coco(source) };
+    Ok(Found { names: Some(masks.categories), images: masks.images.into_iter().map(item).collect() })
+}
+
+/// All JSON files below a folder.
+fn json_files(folder: &Path) -> Result<Vec<PathBuf>, ExportError> {
+    let mut files = Vec::new();
+    for entry in walkdir::WalkDir::new(folder).follow_links(true).sort_by_file_name() {
+        let entry = entry.map_err(|error| {
+            let path = error.path().unwrap_or(folder).to_path_buf();
+            ExportError::io(path, std::io::Error::other(error.to_string()))
+        })?;
+        if entry.file_type().is_file()
+            && entry.path().extension().is_some_and(|extension| extension == "json")
+        {
+            files.push(entry.into_path());
+        }
+    }
+    Ok(files)
+}
+
+/// Images, which may be PNG files, lie beside Labelme's files; the first of those tells.
+fn is_labelme_folder(folder: &Path) -> Result<bool, ExportError> {
+    match json_files(folder)?.first() {
+        Some(path) => Ok(labelme::ReadFile::parse(&read(path)?).is_ok()),
+        None => Ok(false),
+    }
+}
+
+fn labelme_files(path: &Path) -> Result<Found, ExportError> {
+    let (folder, files) = match path.is_dir() {
+        true => (path, json_files(path)?),
+        false => (path.parent().unwrap_or(Path::new("")), vec![path.to_path_buf()]),
+    };
+    let labels = folder.join(labelme::LABELS_FILE);
+    let listed = match labels.is_file() {
+        true => Some(labelme::read_labels_file(&String::from_utf8_lossy(&read(&labels)?))),
+        false => None,
+    };
+    let mut names = BTreeSet::new();
+    let mut images = Vec::new();
+    for path in files {
+        let bad = |reason| ExportError::bad_file(&path, reason);
+        let file = labelme::ReadFile::parse(&read(&path)?).map_err(bad)?;
+        names.extend(file.labels().map(str::to_string));
+        let image = Path::new(file.image_path.rsplit(['/', '\\']).next().unwrap_or_default());
+        let extension = image.extension().unwrap_or("jpg".as_ref());
+        let name = path.strip_prefix(folder).unwrap_or(&path).with_extension(extension);
+        let beside = path.parent().unwrap_or(folder).join(&file.image_path);
+        let photograph = beside.is_file().then_some(beside);
+        images.push(Item { file_name: slashed(&name), photograph, place: Place::Labelme(path) });
+    }
+    Ok(Found { names: Some(listed.unwrap_or_else(|| names.into_iter().collect())), images })
+}
+
+fn yolo_folder(root: &Path) -> Result<Found, ExportError> {
+    let data = root.join(yolo::DATA_FILE);
+    let names = yolo::read_names(&String::from_utf8_lossy(&read(&data)?));
+    let names = names.map_err(|reason| ExportError::bad_file(&data, reason))?;
+    let labels = root.join("labels");
+    if !labels.is_dir() {
+        return Err(ExportError::bad_file(
+            labels,
+            "there is no such folder; expected a text file for each image",
+        ));
+    }
+    let mut images = Vec::new();
+    for entry in walkdir::WalkDir::new(&labels).follow_links(true).sort_by_file_name().into_iter().flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == "txt") {
+            let name = entry.path().strip_prefix(&labels).unwrap_or(entry.path()).with_extension("");
+            let place = Place::Yolo(entry.path().to_path_buf());
+            images.push(Item { file_name: assumed_file_name(&name), photograph: None, place });
+        }
+    }
+    let mut found = Found { names: Some(names), images };
+    if root.join("images").is_dir() {
+        found.take_images_from(&root.join("images"))?;
+    }
+    Ok(found)
+}
+
+fn label_studio_tasks(path: &Path) -> Result<Found, ExportError> {
+    let path = if path.is_dir() { path.join(label_studio::TASKS_FILE) } else { path.to_path_buf() };
+    let bad = |path: &Path, reason: String| ExportError::bad_file(path, reason);
+    let file = File::open(&path).map_err(|e| ExportError::io(&path, e))?;
+    let tasks = label_studio::read_tasks(BufReader::new(file)).map_err(|reason| bad(&path, reason))?;
+    let interface = path.with_file_name(label_studio::INTERFACE_FILE);
+    let names = match interface.is_file() {
+        true => {
+            let text = String::from_utf8_lossy(&read(&interface)?).into_owned();
+            label_studio::read_interface(&text).map_err(|reason| bad(&interface, reason))?
+        }
+        false => {
+            let used: BTreeSet<&str> = tasks.iter().flat_map(label_studio::ReadImage::labels).collect();
+            used.into_iter().map(str::to_string).collect()
+        }
+    };
+    let item = |image: label_studio::ReadImage| {
+        let file_name = image.file_name.clone();
+        Item { file_name, photograph: None, place: Place::LabelStudio { tasks: path.clone(), image } }
+    };
+    Ok(Found { names: Some(names), images: tasks.into_iter().map(item).collect() })
+}
+
+/// An archive, or the folder that it unpacks to.
+#[derive(Debug)]
+struct CvatStore {
+    path: PathBuf,
+    /// `None`: a folder.
+    archive: Option<Mutex<ZipArchive<BufReader<File>>>>,
+    labels: cvat::ReadLabelMap,
+}
+
+impl CvatStore {
+    fn read(&self, entry: &str) -> Result<Vec<u8>, ExportError> {
+        match &self.archive {
+            None => read(&self.path.join(entry)),
+            Some(archive) => {
+                // A thread that panicked while it read has changed nothing.
+                let mut archive = archive.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                read_entry(&self.path, &mut archive, entry)
+            }
+        }
+    }
+}
+
+fn read_entry(
+    path: &Path,
+    archive: &mut ZipArchive<BufReader<File>>,
+    entry: &str,
+) -> Result<Vec<u8>, ExportError> {
+    let bad = |reason: String| ExportError::bad_file(path.join(entry), reason);
+    let file = archive.by_name(entry).map_err(|error| bad(error.to_string()))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_ENTRY_BYTES).read_to_end(&mut bytes).map_err(|error| bad(error.to_string()))?;
+    Ok(bytes)
+}
+
+fn cvat_archive(path: &Path) -> Result<Found, ExportError> {
+    let bad = |reason: String| ExportError::bad_file(path, reason);
+    let (archive, entries, labels) = if path.is_dir() {
+        let masks = mask_files(&path.join("SegmentationClass"))?;
+        let entries = masks.into_keys().map(|name| cvat::class_mask_path(&slashed(&name))).collect();
+        (None, entries, read(&path.join(cvat::LABEL_MAP))?)
+    } else {
+        let file = File::open(path).map_err(|e| ExportError::io(path, e))?;
+        let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|error| bad(error.to_string()))?;
+        let names = archive.file_names().flatten();
+        let mut entries: Vec<String> = names.map(std::borrow::Cow::into_owned).collect();
+        entries.retain(|entry| entry.starts_with("SegmentationClass/") && entry.ends_with(".png"));
+        entries.sort_unstable();
+        let labels = read_entry(path, &mut archive, cvat::LABEL_MAP)?;
+        (Some(Mutex::new(archive)), entries, labels)
+    };
+    let labels = cvat::ReadLabelMap::parse(&String::from_utf8_lossy(&labels))
+        .map_err(|reason| bad(format!("{}: {reason}", cvat::LABEL_MAP)))?;
+    let names = labels.names.clone();
+    let store = std::sync::Arc::new(CvatStore { path: path.to_path_buf(), archive, labels });
+    let item = |entry: String| {
+        let name =
+            Path::new(&entry).strip_prefix("SegmentationClass").unwrap_or(Path::new("")).with_extension("");
+        let place = Place::Cvat { store: store.clone(), entry };
+        Item { file_name: assumed_file_name(&name), photograph: None, place }
+    };
+    Ok(Found { names: Some(names), images: entries.into_iter().map(item).collect() })
+}

@@ -1,0 +1,33 @@
+//! PNG files as colours: what CVAT's masks and Labelme's bitmaps are read from. Masks of class indices are read by
+//! `vitpcm_masks`.
+
+use png::{ColorType, Transformations};
+use std::io::Cursor;
+use vitpcm_masks::MAX_MASK_PIXELS;
+
+/// Width, height and colours, row by row. Palettes are looked up, grey becomes red, green and blue alike, a
+/// transparency is passed over.
+pub(crate) fn colours(bytes: &[u8]) -> Result<(usize, usize, Vec<[u8; 3]>), String> {
+    let mut decoder = png::Decoder::new(Cursor::new(bytes));
+    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+    let not_png = |error: png::DecodingError| format!("not a readable PNG: {error}");
+    let header = decoder.read_header_info().map_err(not_png)?;
+    let (width, height) = (header.width as usize, header.height as usize);
+    // Before anything of that size is allocated.
+    if width.checked_mul(height).is_none_or(|num_pixels| num_pixels > MAX_MASK_PIXELS) {
+        return Err(format!("{width}×{height} pixels, more than the {MAX_MASK_PIXELS} that are read"));
+    }
+    let mut reader = decoder.read_info().map_err(not_png)?;
+    let length = reader.output_buffer_size().ok_or("too large")?;
+    let mut samples = vec![0; length];
+    let frame = reader.next_frame(&mut samples).map_err(not_png)?;
+    samples.truncate(frame.buffer_size());
+    let colours = match frame.color_type {
+        ColorType::Rgb => samples.as_chunks().0.to_vec(),
+        ColorType::Rgba => samples.chunks_exact(4).map(|pixel| [pixel[0], pixel[1], pixel[2]]).collect(),
+        ColorType::Grayscale => samples.iter().map(|&grey| [grey; 3]).collect(),
+        ColorType::GrayscaleAlpha => samples.chunks_exact(2).map(|pixel| [pixel[0]; 3]).collect(),
+        ColorType::Indexed => return Err("a palette that could not be looked up".to_string()),
+    };
+    Ok((width, height, colours))
+}
