@@ -35,7 +35,7 @@ export function vividPalette(count) {
   const palette = [[110, 116, 114]];
   for (let i = 1; i < count; i++) {
     // Turns by the golden angle keep any run of classes apart; three lightnesses help those of like hue.
-    const hue = (215 + 137.508 * i) % 360;
+    const hue = (240 + 137.508 * i) % 360;
     palette.push(fromOklch([0.72, 0.64, 0.8][i % 3], 0.19, hue));
   }
   return palette;

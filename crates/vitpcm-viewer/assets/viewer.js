@@ -21,6 +21,7 @@ let current = null;
 let nextKey = 1;
 let isUploading = false;
 let maskRequest = null;
+let isMaskStale = false;
 let pinnedHeat = null;
 
 const say = (text) => { element("status").textContent = text; };
@@ -190,7 +191,7 @@ function showCurrent() {
   stage.setPhoto(isReady ? api.viewUrl(current.info.id) : waitingUrl, view, current.name);
   const words = { waiting: "The network is looking at it …", failed: current.problem };
   stage.setWorking(words[current.state]);
-  for (const id of ["tags-panel"]) element(id).inert = !isReady;
+  element("tags-panel").inert = !isReady;
   if (!isReady) {
     if (current.state === "waiting") fitToFile(current);
     for (const id of ["chips", "more-chips", "legend"]) element(id).replaceChildren();
@@ -211,20 +212,28 @@ async function fitToFile(picture) {
   stage.setPhoto(picture.thumbUrl, { width: image.naturalWidth, height: image.naturalHeight }, picture.name);
 }
 
-/** Asks for the current image's mask; an answer that is no longer wanted is not waited for. */
+/** Asks for the current image's mask. One request at a time: what changes meanwhile is asked for after it. */
 async function updateMask() {
-  const picture = current;
-  maskRequest?.abort();
+  isMaskStale = true;
+  if (maskRequest) return;
+  while (isMaskStale) {
+    isMaskStale = false;
+    maskRequest = new AbortController();
+    await makeMask(current, maskRequest.signal);
+    maskRequest = null;
+  }
+}
+
+async function makeMask(picture, signal) {
   if (picture?.state !== "ready") return;
-  const request = (maskRequest = new AbortController());
   const wish = { tags: tagsWish(picture), size: "view" };
   const crf = crfStrength();
   const wantsBefore = element("compare").checked && crf !== null && element("before-what").value === "unrefined";
   try {
-    const made = await api.mask(picture.info.id, { ...wish, crf }, request.signal);
+    const made = await api.mask(picture.info.id, { ...wish, crf }, signal);
     const mask = await labelsOf(made.mask);
-    const before = wantsBefore ? await labelsOf((await api.mask(picture.info.id, wish, request.signal)).mask) : null;
-    if (request.signal.aborted) return;
+    const before = wantsBefore ? await labelsOf((await api.mask(picture.info.id, wish, signal)).mask) : null;
+    if (signal.aborted || picture !== current) return;
     picture.areas = made.areas;
     stage.setMask(mask);
     stage.setBefore(before);
@@ -234,9 +243,9 @@ async function updateMask() {
     const refined = crf === null ? "" : `, refined ×${crf.toFixed(1)}`;
     say(`${picture.name} · ${width} × ${height} · ${tags}${refined} · mask in ${Math.round(made.milliseconds)} ms`);
   } catch (error) {
-    if (error.name === "AbortError" || request.signal.aborted) return;
-    if (error.status === 404) return sendAgain(picture);
-    tellProblem(error.message);
+    if (error.name === "AbortError" || signal.aborted) return;
+    if (error.status === 404) sendAgain(picture);
+    else tellProblem(error.message);
   }
 }
 
@@ -252,16 +261,6 @@ function sendAgain(picture) {
     remove(picture);
   }
 }
-
-/** Calls back once no call came for a moment. */
-function settled(work, milliseconds) {
-  let timer;
-  return () => {
-    clearTimeout(timer);
-    timer = setTimeout(work, milliseconds);
-  };
-}
-const updateMaskSoon = settled(updateMask, 60);
 
 // What is pressed.
 
@@ -294,7 +293,7 @@ function crfChanged() {
   element("strength").disabled = !isOn;
   element("strength-value").textContent = Number(element("strength").value).toFixed(1);
   element("before-choice").hidden = !(isOn && element("compare").checked);
-  updateMaskSoon();
+  updateMask();
 }
 
 function compareChanged() {

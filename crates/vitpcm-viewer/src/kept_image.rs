@@ -112,9 +112,10 @@ impl KeptImage {
 
     /// Bytes that it takes in memory, its last mask at its largest included.
     pub(crate) fn num_bytes(&self) -> usize {
+        let (pixels, scores) = (self.pixels.as_raw().len(), size_of_val(self.scores.scores_on_grid.scores()));
         let view = self.view.as_ref().map_or(0, |view| view.as_raw().len());
-        let mask = self.pixels.as_raw().len() / 3 + size_of_val(self.scores.scores_on_grid.scores());
-        self.file.len() + self.pixels.as_raw().len() + view + self.view_jpeg.len() + 2 * mask
+        let mask = pixels / 3 + scores;
+        self.file.len() + pixels + scores + view + self.view_jpeg.len() + mask
     }
 
     pub(crate) fn size(&self) -> (usize, usize) {

@@ -12,6 +12,7 @@ use crate::names;
 use crate::work_queue::{Place, WorkQueue};
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use axum::routing::{get, post};
@@ -166,7 +167,12 @@ impl<'a> ImageInfo<'a> {
     }
 }
 
-async fn take_image(State(app): Shared, Query(parameter): Query<NameParameter>, request: Request) -> Answer {
+async fn take_image(
+    State(app): Shared,
+    parameter: Result<Query<NameParameter>, QueryRejection>,
+    request: Request,
+) -> Answer {
+    let Query(parameter) = parameter.map_err(|problem| Refusal::bad_request(problem.body_text()))?;
     let is_image = |kind: &str| kind.starts_with("image/") || kind == "application/octet-stream";
     check_content_type(request.headers(), is_image, "an image file, as image/… or application/octet-stream")?;
     let (place, bytes) =

@@ -151,6 +151,7 @@ fn bad_requests_are_told_what_is_wrong() {
     assert_eq!(server.post(&path, "text/plain", b"{}").status, 415);
     assert_eq!(server.post("/api/images", "multipart/form-data", &good).status, 415);
     assert_eq!(server.post("/api/model", "application/json", b"{}").status, 405);
+    assert_eq!(server.post("/api/images?name=a&name=b", "image/png", &good).status, 400);
     for path in ["/etc/passwd", "/../Cargo.toml", "/assets/..%2f..%2fCargo.toml", "/api/images/x/scores/dog"]
     {
         assert_eq!(server.get(path).status, 404, "{path}");

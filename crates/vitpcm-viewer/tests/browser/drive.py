@@ -161,7 +161,6 @@ def step(text):
 def drive(page, photos, folder):
     step("the empty page")
     page.check_accessible("empty page")
-    page.screenshot("viewer-empty")
 
     step("two images are dropped; the first one's mask appears by itself")
     page.drop(*photos)
@@ -253,7 +252,6 @@ def drive(page, photos, folder):
     page.wait_for_mask(photos[1].name, "person")
     page.keys("v")
     assert page.find('input[value="mask"]').is_selected()
-    page.screenshot("viewer-mask")
     page.keys("v", "v")
     page.keys("?")
     assert page.find("#shortcuts").is_displayed()
