@@ -211,6 +211,25 @@ def dictionaries(folder, truths, classes, check):
     return f"{len(truths)} dictionaries of the right shapes, peaks at 1"
 
 
+def check_reference_scores():
+    """The scores of the small files are those of crates/vitpcm-exports/tests/reference_files.rs; PyTorch resizes them."""
+    import torch
+
+    grid = torch.tensor([(7 * i + 3) % 32 / 64 if i < 48 else 0.0 for i in range(60)]).reshape(1, 5, 3, 4)
+    here = Path(__file__).parent
+    for name in ["scene", "nested/ring around", "empty"]:
+        size = read_png(here / f"png/{name}.png").shape
+        expected = torch.nn.functional.interpolate(grid, size=size, mode="bilinear", align_corners=False)[0]
+        expected = (expected / expected.amax((1, 2), keepdim=True)).numpy()
+        psa = numpy.load(here / f"psa/{name}.npy", allow_pickle=True).item()
+        irn = numpy.load(here / f"irn/{name}.npy", allow_pickle=True).item()
+        assert list(psa) == [0, 1, 2] == irn["keys"].tolist()
+        for class_index in psa:
+            assert abs(psa[class_index] - expected[class_index + 1]).max() < 1e-6
+            assert abs(irn["high_res"][class_index] - expected[class_index + 1]).max() < 1e-6
+    print("scores: as PyTorch resizes them")
+
+
 def check_psa(cams, truth, num_classes):
     assert all(type(key) is int and 0 <= key < num_classes for key in cams)
     for cam in cams.values():
@@ -275,3 +294,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+    if len(sys.argv) == 1:
+        check_reference_scores()

@@ -102,9 +102,14 @@ mod tests {
         let sums: Vec<f32> = upright.chunks_exact(5).map(|cell| cell.iter().sum()).collect();
         assert!((sums[0] - 1.0).abs() < 1e-6 && sums[3] < 0.95, "{sums:?}");
 
-        let flip = Symmetry { flip_columns: true, flip_rows: false, transpose: false };
-        let turned = rows(&shares.turned(flip));
-        assert_eq!(turned[..5], upright[5..10]);
-        assert_eq!(turned[15..], upright[10..15]);
+        for symmetry in Symmetry::ALL {
+            let labels: Vec<f32> = mask.labels().iter().map(|&label| label.into()).collect();
+            let labels = symmetry.apply(&labels, (4, 4)).into_iter().map(|label| label as u8).collect();
+            let turned_mask = LabelMap::new(4, 4, labels).unwrap();
+            let expected = ClassShares::of(&turned_mask, 2, Alignment::HalfPixel);
+            let turned = rows(&shares.turned(symmetry));
+            let close = |(a, b): (&f32, f32)| (a - b).abs() < 1e-6;
+            assert!(turned.iter().zip(rows(&expected)).all(close), "{symmetry:?}");
+        }
     }
 }

@@ -44,6 +44,8 @@ pub struct DropoutRates {
 impl DropoutRates {
     /// Those of the released code.
     pub const OFFICIAL: Self = Self { backbone: 0.1, conditioning: 0.2, classifier: 0.2 };
+    /// None at all: the training pass serves as the target pass too.
+    pub const NONE: Self = Self { backbone: 0.0, conditioning: 0.0, classifier: 0.0 };
 }
 
 /// Random numbers set aside for each batch. The largest batch draws fewer: it would take 2³⁶ activations.

@@ -85,7 +85,7 @@ fn time_step(model: Model, num_images: usize, precision: Precision, device: &Dev
     let trained = Trained::LastBlocks(NUM_TRAINED_BLOCKS);
     let step = PcmStep::new(network, &config.losses, trained, precision, model.parameters)?;
     let mut adam = Adam::new(AdamConfig::of(&config.schedule), step.variables().to_vec())?;
-    let without = DropoutRates { backbone: 0.0, conditioning: 0.0, classifier: 0.0 };
+    let without = DropoutRates::NONE;
     println!("{}", step.gradients(&batches, &mut Dropout::new(0, without))?.0.total);
     let mut dropout = Dropout::new(0, config.model.dropout);
     answer(device, || {

@@ -17,7 +17,6 @@ use vitpcm_train::{AdamForm, EtPeak, EtTarget, LossConfig, TaggedBatch, TrainCon
 
 const EXPECTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../reference/train/expected.npz");
 const NUM_CLASSES: usize = 5;
-const NO_DROPOUT: DropoutRates = DropoutRates { backbone: 0.0, conditioning: 0.0, classifier: 0.0 };
 
 /// Uniform in [-1, 1): SplitMix64 from the FNV-1a hash of the name, as in `reference/nets/make.py`.
 fn unit_noise(name: &str, count: usize) -> impl Iterator<Item = f32> {
@@ -140,7 +139,7 @@ fn check_step(name: &str, et_target: EtTarget, et_peak: EtPeak, trained: Trained
     let step =
         PcmStep::new(&network(), &loss_config(et_target, et_peak), trained, Precision::F32, parameters())
             .unwrap();
-    let mut dropout = Dropout::new(0, NO_DROPOUT);
+    let mut dropout = Dropout::new(0, DropoutRates::NONE);
     let (losses, gradients) = step.gradients(&[batch()], &mut dropout).unwrap();
     for (found, expected) in
         [losses.mce, losses.et, losses.l2, losses.total].iter().zip(stored(&format!("{name}: losses")))
@@ -179,7 +178,7 @@ fn ten_steps_of_adam_stay_with_pytorch() {
     let step = PcmStep::new(&network(), &losses, Trained::Everything, Precision::F32, parameters()).unwrap();
     let config = AdamConfig { beta1: 0.9, beta2: 0.999, eps: 1e-7, form: AdamForm::Torch };
     let mut adam = Adam::new(config, step.variables().to_vec()).unwrap();
-    let mut dropout = Dropout::new(0, NO_DROPOUT);
+    let mut dropout = Dropout::new(0, DropoutRates::NONE);
     let mut worst: f32 = 0.0;
     for expected in stored("ten steps").chunks_exact(4) {
         let (losses, gradients) = step.gradients(&[batch()], &mut dropout).unwrap();
@@ -208,7 +207,7 @@ fn part_of(batch: &TaggedBatch, start: usize, count: usize) -> TaggedBatch {
 fn accumulated_gradients_equal_those_of_the_full_batch() {
     let losses = loss_config(EtTarget::Symmetric, EtPeak::WholeGrid);
     let step = PcmStep::new(&network(), &losses, Trained::Everything, Precision::F32, parameters()).unwrap();
-    let mut dropout = Dropout::new(0, NO_DROPOUT);
+    let mut dropout = Dropout::new(0, DropoutRates::NONE);
     let whole = batch();
     let (full_losses, full) = step.gradients(std::slice::from_ref(&whole), &mut dropout).unwrap();
     let parts = [part_of(&whole, 0, 4), part_of(&whole, 4, 2)];

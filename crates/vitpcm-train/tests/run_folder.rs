@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 
 use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions};
-use vitpcm_nets::Model;
+use vitpcm_nets::{DropoutRates, Model};
 use vitpcm_train::{
     Backbone, Ending, EtTarget, Event, Ranks, Start, TrainConfig, TrainData, TrainError, TrainJob,
     TrainOutcome, Unfreeze, train,
@@ -19,6 +19,7 @@ fn config() -> TrainConfig {
     config.model.grid = 4;
     config.model.inference_grid = 4;
     config.model.lstm_units = 8;
+    config.model.dropout = DropoutRates::OFFICIAL;
     config.validation.grid = 4;
     config.schedule.batch = 4;
     config.schedule.effective_batch = 8;

@@ -1,0 +1,38 @@
+#!/bin/bash
+# From the VOC 2012 devkit and backbone weights to the table of docs/results.md: a first round from tags, its masks of the
+# training images, a second round on them, masks of val, scores.
+#
+#   scripts/reproduce_voc.sh VOCdevkit/VOC2012 dinov2s.safetensors OUT [vitpcm options such as --device cuda]
+#
+# Every step is skipped or resumed when the script is run again. With ImageSets/Segmentation/trainaug.txt (or
+# SegmentationClassAug) the 10,582 images of trainaug are trained on, else the 1,464 of train.
+set -euo pipefail
+if [ $# -lt 3 ]; then sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+voc=$1 weights=$2 out=$3; shift 3
+vitpcm=${VITPCM:-vitpcm}
+mkdir -p "$out"
+
+train() { # NAME EPOCHS OPTIONS…
+    local name=$1 epochs=$2; shift 2
+    "$vitpcm" train --data "$voc" --weights "$weights" --out "$out/$name" --resume --skip-difficult --batch 32 --epochs "$epochs" \
+        --set validation.every_epochs=2 --set loader.cache_megabytes=8000 "$@"
+}
+masks() { # NAME SPLIT OPTIONS…
+    local name=$1 split=$2; shift 2
+    "$vitpcm" segment "$voc/JPEGImages" --tags-file "$voc" --split "$split" --out "$out/$name" --resume "$@"
+}
+score() { # NAME
+    "$vitpcm" evaluate --pred "$out/$1" --truth "$voc/SegmentationClass" --list "$voc/ImageSets/Segmentation/val.txt" \
+        --classes voc --json "$out/$1.json"
+    printf '%-20s mIoU %s\n' "$1" "$(grep -o '"miou": *[0-9.]*' "$out/$1.json" | grep -o '[0-9.]*$')"
+}
+
+train first 10 "$@"
+masks training-masks training --model "$out/first/model.safetensors" --skip-difficult --crf --scales 1,1.5 "$@"
+train second 5 --pseudo-masks "$out/training-masks" "$@"
+for round in first second; do
+    model=(--model "$out/$round/model.safetensors")
+    masks "$round" val "${model[@]}" "$@"; score "$round"
+    masks "$round-crf" val "${model[@]}" --crf "$@"; score "$round-crf"
+    masks "$round-scales-crf" val "${model[@]}" --crf --scales 0.75,1,1.25,1.5 "$@"; score "$round-scales-crf"
+done
