@@ -16,8 +16,8 @@ use vitpcm::Device;
 use vitpcm_data::Dataset;
 use vitpcm_nets::{Variant, import_backbone};
 use vitpcm_train::{
-    Backbone, Ending, EtTarget, Event, Preset, Start, TrainConfig, TrainData, TrainError, TrainJob, TrainOutcome,
-    has_saved_state,
+    Backbone, Ending, EtTarget, Event, Preset, Start, TrainConfig, TrainData, TrainError, TrainJob,
+    TrainOutcome, has_saved_state,
 };
 
 /// Where no live display is possible, a line is written this often.
