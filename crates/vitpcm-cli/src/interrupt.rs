@@ -14,16 +14,23 @@ impl Interrupt {
     pub(crate) fn listen() -> anyhow::Result<Interrupt> {
         let asked = Arc::new(AtomicBool::new(false));
         let flag = asked.clone();
-        ctrlc::set_handler(move || {
-            if flag.swap(true, Ordering::SeqCst) {
-                std::process::exit(130);
-            }
-        })
-        .context("listening for Ctrl-C")?;
+        on_first(move || flag.store(true, Ordering::SeqCst))?;
         Ok(Interrupt(asked))
     }
 
     pub(crate) fn is_asked(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }
+}
+
+/// Does something when the user asks to stop. To be called once.
+pub(crate) fn on_first(stop: impl Fn() + Send + 'static) -> anyhow::Result<()> {
+    let mut was_asked = false;
+    ctrlc::set_handler(move || {
+        if std::mem::replace(&mut was_asked, true) {
+            std::process::exit(130);
+        }
+        stop();
+    })
+    .context("listening for Ctrl-C")
 }

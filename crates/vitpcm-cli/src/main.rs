@@ -25,6 +25,7 @@ mod refine;
 mod report;
 mod segment;
 mod segment_report;
+mod serve;
 mod session;
 mod table;
 mod train;
@@ -60,6 +61,8 @@ enum Command {
     Train(train::Args),
     /// Masks for images or folders of images
     Segment(segment::Args),
+    /// The viewer: a page in your browser to drop images on, choose tags and see masks change
+    Serve(serve::Args),
     /// Dense CRF over stored score maps
     Refine(refine::Args),
     /// Score predicted masks against true ones
@@ -140,6 +143,7 @@ fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcom
         Command::Demo(args) => demo::demo(&args, &session),
         Command::Train(args) => train::train(&args, &session),
         Command::Segment(args) => segment::segment(&args, &session),
+        Command::Serve(args) => serve::serve(&args, &session),
         Command::Refine(args) => refine::refine(&args, &session),
         Command::Evaluate(args) => evaluate::evaluate(&args, &session),
         Command::Export(args) => export::export(&args, &session),

@@ -4,7 +4,7 @@
 use crate::DataError;
 use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, RgbImage, RgbaImage};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::io::{self, BufRead, BufReader, Cursor, Read, Seek};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -48,16 +48,25 @@ pub fn read_image_header(path: &Path, limits: &ImageLimits) -> Result<ImageHeade
     })
 }
 
+/// [`read_image`] for a file that is in memory; errors call it by `name`.
+pub fn decode_image(name: &str, bytes: &[u8], limits: &ImageLimits) -> Result<RgbImage, DataError> {
+    guarded(Path::new(name), || pixels_of(decoder_of(Cursor::new(bytes), limits)?.0))
+}
+
 /// Header and pixels from one opening of the file.
 pub(crate) fn decode_file(path: &Path, limits: &ImageLimits) -> Result<(ImageHeader, RgbImage), DataError> {
     guarded(path, || {
         let (mut decoder, format) = open_decoder(path, limits)?;
         let header = header_of(&mut decoder, format)?;
-        let orientation = decoder.orientation().map_err(reason_of)?;
-        let mut image = DynamicImage::from_decoder(decoder).map_err(reason_of)?;
-        image.apply_orientation(orientation);
-        Ok((header, rgb_over_white(image)))
+        Ok((header, pixels_of(decoder)?))
     })
+}
+
+fn pixels_of(mut decoder: impl ImageDecoder) -> Result<RgbImage, String> {
+    let orientation = decoder.orientation().map_err(reason_of)?;
+    let mut image = DynamicImage::from_decoder(decoder).map_err(reason_of)?;
+    image.apply_orientation(orientation);
+    Ok(rgb_over_white(image))
 }
 
 /// Runs `work` on a file; its reason for failing, or its panic, becomes an error that names the file.
@@ -81,7 +90,13 @@ fn open_decoder(path: &Path, limits: &ImageLimits) -> Result<(impl ImageDecoder,
     if metadata.len() > max_bytes {
         return Err(format!("{} bytes, more than the {max_bytes} that are read", metadata.len()));
     }
-    let mut file = BufReader::new(File::open(path).map_err(|e| e.to_string())?);
+    decoder_of(BufReader::new(File::open(path).map_err(|e| e.to_string())?), limits)
+}
+
+fn decoder_of<'a>(
+    mut file: impl BufRead + Seek + 'a,
+    limits: &ImageLimits,
+) -> Result<(impl ImageDecoder + 'a, ImageFormat), String> {
     let head = head_of(&mut file).map_err(|e| e.to_string())?;
     let format = match image::guess_format(&head) {
         Ok(format) if name_of(format).is_some() => format,

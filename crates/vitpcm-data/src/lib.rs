@@ -51,7 +51,7 @@ pub use dataset::{Dataset, Difficult, OpenOptions, SameName, TagSource, TaggedIm
 pub use drawn_scenes::{DrawnScenes, Scene};
 pub use error::DataError;
 pub use file_index::{ImageFile, find_images};
-pub use image_file::{ImageHeader, ImageLimits, read_image, read_image_header};
+pub use image_file::{ImageHeader, ImageLimits, decode_image, read_image, read_image_header};
 pub use inspect::{
     ClassCount, InspectDepth, InspectOptions, Inspection, Range, SizeSummary, SplitCount, inspect,
 };

@@ -6,7 +6,7 @@ use crate::resampling::Alignment;
 use crate::{Classes, LabelMap, MaskError, ScoreMap, atomic_file};
 use half::f16;
 use std::fs::File;
-use std::io::{BufReader, Read, Write};
+use std::io::{BufReader, Cursor, Read, Write};
 use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
@@ -30,6 +30,12 @@ pub struct StoredScores {
 impl StoredScores {
     /// Writes an `.npz` file, whole or not at all.
     pub fn write(&self, path: &Path) -> Result<(), MaskError> {
+        let bytes = self.npz();
+        atomic_file::write(path, |file| file.write_all(&bytes)).map_err(|source| MaskError::io(path, source))
+    }
+
+    /// The bytes of an `.npz` file.
+    pub fn npz(&self) -> Vec<u8> {
         let (width, height) = self.scores.size();
         let values: Vec<u8> =
             self.scores.scores().iter().flat_map(|&score| f16::from_f32(score).to_le_bytes()).collect();
@@ -41,17 +47,16 @@ impl StoredScores {
             ("size.npy", encoded("<i8", &[2], &size)),
             ("alignment.npy", encoded_strings(&[self.alignment.name().to_string()])),
         ];
-        atomic_file::write(path, |file| {
-            let mut archive = ZipWriter::new(file);
+        let write = || -> std::io::Result<Vec<u8>> {
+            let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
             let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
             for (name, bytes) in &entries {
                 archive.start_file(*name, options)?;
                 archive.write_all(bytes)?;
             }
-            archive.finish()?;
-            Ok(())
-        })
-        .map_err(|source| MaskError::io(path, source))
+            Ok(archive.finish()?.into_inner())
+        };
+        write().expect("memory takes all")
     }
 
     /// Reads an `.npz` file that this program or NumPy (`savez`, `savez_compressed`) wrote.

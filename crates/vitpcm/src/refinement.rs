@@ -57,6 +57,22 @@ pub fn refined_label_map(
     Ok(LabelMap::new(image.width() as usize, image.height() as usize, labels)?)
 }
 
+/// The mask at the size `mask_size` = (width, height), after a CRF over `image`, which may be a smaller copy of what the
+/// mask is for: time and memory are then those of the small one.
+pub fn refined_label_map_at(
+    scores_on_grid: &ScoreMap,
+    image: &RgbImage,
+    alignment: Alignment,
+    params: &Params,
+    mask_size: (usize, usize),
+) -> Result<LabelMap, SegmentError> {
+    if mask_size == (image.width() as usize, image.height() as usize) {
+        return refined_label_map(scores_on_grid, image, alignment, params);
+    }
+    let scores = refined_scores(scores_on_grid, image, alignment, params)?;
+    Ok(scores.label_map_at(mask_size.0, mask_size.1, Alignment::HalfPixel)?)
+}
+
 /// The probabilities after the CRF at the image's size, for all classes; 0 for those without any score.
 pub fn refined_scores(
     scores_on_grid: &ScoreMap,
@@ -98,9 +114,8 @@ mod tests {
     use super::*;
     use image::Rgb;
 
-    #[test]
-    fn a_coarse_map_snaps_to_the_edge_in_the_image() {
-        // Left 30 columns dark, the rest bright; the scores change at column 32 of 64, class 3 of 4 on the right.
+    /// Left 30 columns of 64 dark, the rest bright; the scores change at column 32, class 3 of 4 on the right.
+    fn example() -> (RgbImage, ScoreMap, Params) {
         let image =
             RgbImage::from_fn(64, 48, |x, _| if x < 30 { Rgb([40, 40, 60]) } else { Rgb([200, 180, 90]) });
         let mut scores = vec![0.0; 4 * 8 * 6];
@@ -111,6 +126,12 @@ mod tests {
         }
         let scores = ScoreMap::new(4, 8, 6, scores).unwrap();
         let params = Params { bilateral_sigma_rgb: 20.0, ..Params::default() };
+        (image, scores, params)
+    }
+
+    #[test]
+    fn a_coarse_map_snaps_to_the_edge_in_the_image() {
+        let (image, scores, params) = example();
         let refined = refined_label_map(&scores, &image, Alignment::HalfPixel, &params).unwrap();
         let expected = (0..64 * 48).map(|i| if i % 64 < 30 { 0 } else { 3 });
         assert!(refined.labels().iter().copied().eq(expected), "{:?}", &refined.labels()[..64]);
@@ -118,5 +139,15 @@ mod tests {
         assert_eq!((scores.num_classes(), scores.size()), (4, (64, 48)));
         assert_eq!(scores.arg_max(), refined);
         assert!(scores.plane(1).iter().all(|&score| score == 0.0));
+    }
+
+    #[test]
+    fn a_mask_larger_than_the_image_of_the_crf_has_the_edge_in_its_place() {
+        let (image, scores, params) = example();
+        let refined =
+            refined_label_map_at(&scores, &image, Alignment::HalfPixel, &params, (192, 144)).unwrap();
+        assert_eq!(refined.size(), (192, 144));
+        let expected = (0..192 * 144).map(|i| if i % 192 < 90 { 0 } else { 3 });
+        assert!(refined.labels().iter().copied().eq(expected), "{:?}", &refined.labels()[..192]);
     }
 }

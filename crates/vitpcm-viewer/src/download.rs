@@ -1,0 +1,264 @@
+//! Masks as files: what the page offers to save. The formats of other tools are `vitpcm-exports`'; a download of a single
+//! file is that file, any other a zip archive, made in memory.
+
+use crate::answer::Refusal;
+use crate::kept_image::{KeptImage, MadeMask, MaskWish};
+use crate::names;
+use serde::{Deserialize, Deserializer};
+use std::io::Cursor;
+use std::sync::Arc;
+use vitpcm_exports::{
+    Destination, ExportError, ExportFormat, ExportOptions, Exporter, LabelledImage, Memory, Photograph,
+    Scores, Zip,
+};
+use vitpcm_masks::{Classes, StoredScores, heat_map, overlay};
+
+/// How strongly an overlay shows the mask; as `vitpcm segment` does.
+const OVERLAY_OPACITY: f32 = 0.55;
+
+/// Most bytes of a download, so that it fits in memory.
+const MAX_BYTES: usize = 256 << 20;
+
+/// A format of downloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Overlay,
+    Heatmap,
+    Npz,
+    Export(ExportFormat),
+}
+
+impl Format {
+    pub(crate) fn all() -> impl Iterator<Item = Format> {
+        let exports = ExportFormat::ALL.into_iter().map(Format::Export);
+        let (png, others): (Vec<_>, Vec<_>) = exports.partition(|&f| f == Format::Export(ExportFormat::Png));
+        png.into_iter().chain([Format::Overlay]).chain(others).chain([Format::Heatmap, Format::Npz])
+    }
+
+    /// As on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Format::Overlay => "overlay",
+            Format::Heatmap => "heatmap",
+            Format::Npz => "npz",
+            Format::Export(format) => format.name(),
+        }
+    }
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Format::Overlay => "Overlay (PNG)",
+            Format::Heatmap => "Heat maps (PNG)",
+            Format::Npz => "Scores (NPZ)",
+            Format::Export(ExportFormat::Png) => "Mask (PNG)",
+            Format::Export(ExportFormat::Coco) => "COCO (JSON)",
+            Format::Export(ExportFormat::Yolo) => "YOLO segmentation",
+            Format::Export(ExportFormat::LabelStudio) => "Label Studio",
+            Format::Export(ExportFormat::Cvat) => "CVAT segmentation mask",
+            Format::Export(ExportFormat::Labelme) => "Labelme",
+            Format::Export(ExportFormat::Voc) => "PASCAL VOC folder",
+            Format::Export(ExportFormat::Psa) => "PSA score dictionary (NPY)",
+            Format::Export(ExportFormat::Irn) => "IRN score dictionary (NPY)",
+        }
+    }
+
+    pub(crate) fn description(self) -> &'static str {
+        match self {
+            Format::Overlay => "The mask over the image, to look at.",
+            Format::Heatmap => "Scores of each tag and the background, with a colour bar.",
+            Format::Npz => "Scores on the grid, for NumPy and vitpcm refine.",
+            Format::Export(ExportFormat::Png) => "One class index a pixel, in the VOC palette.",
+            Format::Export(ExportFormat::Coco) => "Instances with RLE masks, as pycocotools reads them.",
+            Format::Export(ExportFormat::Yolo) => "Images, polygon labels and data.yaml.",
+            Format::Export(ExportFormat::LabelStudio) => {
+                "Tasks with brush predictions, and the interface for them."
+            }
+            Format::Export(ExportFormat::Cvat) => "“Segmentation mask 1.1”, to upload to CVAT as it is.",
+            Format::Export(ExportFormat::Labelme) => "A JSON file with polygons for each image.",
+            Format::Export(ExportFormat::Voc) => "Images, masks and lists, laid out to train on.",
+            Format::Export(ExportFormat::Psa | ExportFormat::Irn) => {
+                "A pickled dictionary of scores for each image."
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Format {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Format, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let known = || Format::all().map(Format::name).collect::<Vec<_>>().join(", ");
+        let unknown = || serde::de::Error::custom(format!("unknown format; expected one of {}", known()));
+        Format::all().find(|format| format.name() == name).ok_or_else(unknown)
+    }
+}
+
+/// A download that a client wants.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DownloadWish {
+    format: Format,
+    pub(crate) images: Vec<ImageWish>,
+}
+
+/// An image of a download, with the mask that is wanted of it, which always has the image's own size.
+#[derive(Debug, Deserialize)]
+#[serde(from = "ImageWishFields")]
+pub(crate) struct ImageWish {
+    pub(crate) id: String,
+    mask: MaskWish,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ImageWishFields {
+    id: String,
+    #[serde(default)]
+    tags: crate::kept_image::TagsWanted,
+    #[serde(default)]
+    crf: Option<f32>,
+}
+
+impl From<ImageWishFields> for ImageWish {
+    fn from(ImageWishFields { id, tags, crf }: ImageWishFields) -> ImageWish {
+        ImageWish { id, mask: MaskWish { tags, crf, ..MaskWish::default() } }
+    }
+}
+
+/// A file to be saved.
+pub(crate) struct File {
+    pub(crate) name: String,
+    pub(crate) content_type: &'static str,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl From<ExportError> for Refusal {
+    fn from(error: ExportError) -> Refusal {
+        Refusal::unprocessable(error.to_string())
+    }
+}
+
+/// Makes a download of `images`, which are those of the wish, in its order.
+pub(crate) fn make(
+    wish: &DownloadWish,
+    images: &[Arc<KeptImage>],
+    classes: &Classes,
+) -> Result<File, Refusal> {
+    let names = names::distinct(images.iter().map(|image| image.name.as_str()));
+    let wanted = wish.images.iter().zip(images).zip(&names);
+    let files = match wish.format {
+        Format::Export(format) => {
+            let mut export = Exporter::begin(format, classes, &ExportOptions::default(), Files::default())?;
+            for ((one, image), name) in wanted {
+                let made = image.mask(&one.mask, classes)?;
+                let segmentation = &made.segmentation;
+                export.add(&LabelledImage {
+                    file_name: name,
+                    mask: &made.mask,
+                    scores: Some(Scores {
+                        on_grid: &segmentation.scores_on_grid,
+                        alignment: segmentation.alignment,
+                    }),
+                    photograph: Photograph::Bytes(&image.file),
+                })?;
+            }
+            let mut files = export.finish()?;
+            // A single mask needs no class list beside it.
+            if images.len() == 1 && format == ExportFormat::Png {
+                files.memory.files.retain(|(name, _)| name.ends_with(".png"));
+            }
+            files
+        }
+        Format::Overlay | Format::Heatmap | Format::Npz => {
+            let mut files = Files::default();
+            for ((one, image), name) in wanted {
+                let made = image.mask(&one.mask, classes)?;
+                for (path, bytes) in own_files(wish.format, image, &made, names::stem(name), classes) {
+                    files.file(&path, &bytes)?;
+                }
+            }
+            files
+        }
+    };
+    bundled(files.memory.files, wish.format)
+}
+
+/// Files of our own formats.
+fn own_files(
+    format: Format,
+    image: &KeptImage,
+    made: &MadeMask,
+    stem: &str,
+    classes: &Classes,
+) -> Vec<(String, Vec<u8>)> {
+    let segmentation = &made.segmentation;
+    match format {
+        Format::Heatmap => {
+            let shown = segmentation.tags.iter().chain([&0]);
+            let heat_map = |&class: &usize| {
+                let name = names::clean(&classes.names()[class]);
+                let picture = heat_map(&segmentation.scores_on_grid, class, image.view_size());
+                (format!("{stem}/{class:03}-{name}.png"), picture.png())
+            };
+            shown.map(heat_map).collect()
+        }
+        Format::Npz => {
+            let stored = StoredScores {
+                scores: segmentation.scores_on_grid.clone(),
+                classes: classes.clone(),
+                image_size: image.size(),
+                alignment: segmentation.alignment,
+            };
+            vec![(format!("{stem}.npz"), stored.npz())]
+        }
+        Format::Overlay | Format::Export(_) => {
+            let picture = overlay(image.pixels.as_raw(), &made.mask, OVERLAY_OPACITY);
+            vec![(format!("{stem}-overlay.png"), picture.png())]
+        }
+    }
+}
+
+/// Files in memory, as many bytes of them as a download may have.
+#[derive(Default)]
+struct Files {
+    memory: Memory,
+    num_bytes: usize,
+}
+
+impl Destination for Files {
+    fn begin(&mut self, path: &str) -> Result<(), ExportError> {
+        self.memory.begin(path)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
+        self.num_bytes += bytes.len();
+        if self.num_bytes > MAX_BYTES {
+            let text = format!("more than {} MiB in one download; choose fewer images", MAX_BYTES >> 20);
+            return Err(ExportError::Io { path: "download".into(), source: std::io::Error::other(text) });
+        }
+        self.memory.write(bytes)
+    }
+
+    fn end(&mut self) -> Result<(), ExportError> {
+        self.memory.end()
+    }
+}
+
+/// One file as it is, several in an archive.
+fn bundled(mut files: Vec<(String, Vec<u8>)>, format: Format) -> Result<File, Refusal> {
+    if files.len() == 1 {
+        let (path, bytes) = files.remove(0);
+        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+        let content_type = match name.rsplit('.').next() {
+            Some("png") => "image/png",
+            Some("json") => "application/json",
+            _ => "application/octet-stream",
+        };
+        return Ok(File { name, content_type, bytes });
+    }
+    let mut archive = Zip::new(Cursor::new(Vec::new()));
+    for (path, bytes) in files {
+        archive.file(&path, &bytes)?;
+    }
+    let bytes = archive.finish()?.into_inner();
+    Ok(File { name: format!("vitpcm-{}.zip", format.name()), content_type: "application/zip", bytes })
+}
