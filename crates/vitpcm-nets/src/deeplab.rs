@@ -108,6 +108,11 @@ fn draw(shapes: Vec<ParameterShape>, seed: u64, device: &Device) -> Result<Param
     shapes.into_iter().map(draw_one).collect()
 }
 
+/// Logits to probabilities, over the classes (the last dimension).
+pub fn class_probabilities(logits: &Tensor) -> Result<Tensor> {
+    Ok(vitpcm_ops::softmax(logits)?)
+}
+
 /// The network, built on the parameters of a store.
 #[derive(Debug, Clone)]
 pub struct DeepLab {

@@ -43,7 +43,7 @@ pub mod vit;
 mod weight_file;
 mod weight_names;
 
-pub use deeplab::{DeepLab, DeepLabConfig};
+pub use deeplab::{DeepLab, DeepLabConfig, class_probabilities};
 pub use deeplab_model::{DeepLabInfo, DeepLabModel};
 pub use dropout::{Dropout, DropoutRates, Mode};
 pub use error::{NetsError, Result};

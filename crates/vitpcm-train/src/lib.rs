@@ -58,7 +58,9 @@ mod presets;
 mod ranks;
 mod run_files;
 mod schedule;
+mod settings;
 mod shares;
+mod state_file;
 mod tensorboard;
 mod validation;
 

@@ -22,6 +22,8 @@
 //! # }
 //! ```
 
+mod average;
+mod deeplab_scorer;
 mod device;
 mod embedded;
 mod error;
@@ -37,5 +39,5 @@ pub use embedded::embedded_model;
 pub use error::SegmentError;
 pub use refinement::refined_label_map;
 pub use segmentation::{RawScores, Segmentation, TagMode};
-pub use segmenter::{Segmenter, SegmenterOptions, Symmetries, Tiling, random_model};
-pub use vitpcm_nets::{Model, Precision, Storage};
+pub use segmenter::{Segmenter, SegmenterOptions, Supervision, Symmetries, Tiling, random_model};
+pub use vitpcm_nets::{DeepLabModel, Model, Precision, Storage};
