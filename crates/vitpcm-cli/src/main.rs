@@ -26,6 +26,7 @@ mod segment;
 mod session;
 mod table;
 mod train;
+mod verify;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use outcome::Outcome;
@@ -54,6 +55,8 @@ enum Command {
     Demo(demo::Args),
     /// A model from tagged images
     Train(train::Args),
+    /// A segmenter that needs no tags, from images and pseudo-masks, and its scores
+    Verify(verify::Args),
     /// Masks for images or folders of images
     Segment(segment::Args),
     /// Dense CRF over stored score maps
@@ -131,6 +134,7 @@ fn run(cli: Cli, ranks: &Ranks) -> anyhow::Result<Outcome> {
     match cli.command {
         Command::Demo(args) => demo::demo(&args, &session),
         Command::Train(args) => train::train(&args, &session),
+        Command::Verify(args) => verify::verify(&args, &session),
         Command::Segment(args) => segment::segment(&args, &session),
         Command::Refine(args) => refine::refine(&args, &session),
         Command::Evaluate(args) => evaluate::evaluate(&args, &session),

@@ -100,6 +100,8 @@ pub enum Storage {
     F32,
     /// In half the space; to be read back as f32.
     F16,
+    /// Matrices and kernels in half the space, vectors as they are computed.
+    F16Matrices,
     /// In a quarter of the space: matrices as whole numbers of 8 bits with a scale a row, the rest as f16.
     I8,
 }
@@ -121,8 +123,9 @@ impl Storage {
         let is_large_matrix = tensor.rank() >= 2 && tensor.dims()[0] > 1 && tensor.elem_count() >= 1 << 16;
         match self {
             Storage::F32 => Form::F32,
+            Storage::F16Matrices if tensor.rank() < 2 => Form::F32,
             Storage::I8 if is_large_matrix => Form::I8Rows,
-            Storage::F16 | Storage::I8 => Form::F16,
+            Storage::F16 | Storage::F16Matrices | Storage::I8 => Form::F16,
         }
     }
 }
