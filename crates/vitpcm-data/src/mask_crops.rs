@@ -286,7 +286,7 @@ mod tests {
 
     fn options(threads: usize, cache_bytes: usize) -> LoaderOptions {
         let (threads, limits) = (NonZeroUsize::new(threads), ImageLimits::default());
-        LoaderOptions { seed: 7, threads, ahead: 4, cache_bytes, limits }
+        LoaderOptions { seed: 7, threads, ahead: 4, cache_bytes, limits, pseudo_masks: None }
     }
 
     fn scenes(folder: &Path) -> Vec<MaskedImage> {

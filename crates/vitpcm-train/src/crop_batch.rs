@@ -10,6 +10,7 @@ use vitpcm_masks::IGNORE;
 use vitpcm_masks::resampling::{Alignment, nearest_indices};
 use vitpcm_nets::Normalisation;
 use vitpcm_nets::resnet::OUTPUT_STRIDE;
+use vitpcm_ops::Uploader;
 
 use crate::error::Result;
 
@@ -89,13 +90,14 @@ impl CropBatch {
         })
     }
 
-    /// The same batch in another device's memory.
-    pub fn to_device(self, device: &Device) -> Result<Self> {
+    /// The same batch in the device's memory.
+    pub fn uploaded(self, uploader: &mut Uploader) -> Result<Self> {
+        let pixels = uploader.upload(&self.pixels)?;
         let target = |CropTarget { one_hot, num_labelled }: CropTarget| {
-            Ok(CropTarget { one_hot: one_hot.to_device(device)?, num_labelled })
+            Ok(CropTarget { one_hot: uploader.upload(&one_hot)?, num_labelled })
         };
         Ok(Self {
-            pixels: self.pixels.to_device(device)?,
+            pixels,
             targets: self.targets.into_iter().map(target).collect::<Result<_>>()?,
             names: self.names,
         })
@@ -104,7 +106,7 @@ impl CropBatch {
 
 /// The crops of one step.
 pub(crate) struct StepCrops {
-    /// In memory of the CPU; none where no image could be read.
+    /// In the device's memory; none where no image could be read.
     pub(crate) batch: Option<CropBatch>,
     /// Images that could not be read, and why.
     pub(crate) broken: Vec<String>,
@@ -120,6 +122,7 @@ pub(crate) struct CropBatchMaker {
     pub(crate) side: usize,
     pub(crate) normalisation: Normalisation,
     pub(crate) num_classes: usize,
+    pub(crate) device: Device,
 }
 
 impl CropBatchMaker {
@@ -138,6 +141,7 @@ impl CropBatchMaker {
             let batch = maker.batch.min(num_images);
             let num_steps = (maker.steps_of_epoch() * batch).saturating_sub(start).div_ceil(batch);
             let mut stream = maker.loader.epoch(epoch, start);
+            let mut uploader = Uploader::new(&maker.device);
             for _ in 0..num_steps {
                 let mut step = StepCrops { batch: None, broken: Vec::new(), num_places: batch };
                 let mut crops = Vec::with_capacity(batch);
@@ -154,6 +158,7 @@ impl CropBatchMaker {
                     false => {
                         let CropBatchMaker { side, normalisation, num_classes, .. } = &maker;
                         CropBatch::new(&crops, *side, normalisation, *num_classes, &Device::Cpu)
+                            .and_then(|batch| batch.uploaded(&mut uploader))
                             .map(|batch| StepCrops { batch: Some(batch), ..step })
                     }
                 };

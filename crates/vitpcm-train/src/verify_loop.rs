@@ -220,6 +220,7 @@ pub fn verify(job: &VerifyJob, events: &Sender<VerifyEvent>, stop: &AtomicBool) 
         side: config.crops.side,
         normalisation: info.normalisation,
         num_classes: job.classes.len(),
+        device: job.device.clone(),
     };
     let validation = job.validation_images();
     let num_steps = config.schedule.steps;
@@ -247,7 +248,6 @@ pub fn verify(job: &VerifyJob, events: &Sender<VerifyEvent>, stop: &AtomicBool) 
             broken.into_iter().for_each(|reason| warn(format!("{reason}; left out of the training")));
             progress.images_taken += num_places;
             let Some(batch) = batch else { continue };
-            let batch = batch.to_device(&job.device)?;
             num_used += batch.names.len();
             let (losses, gradients) = step.gradients(&batch)?;
             if !losses.total().is_finite() {
@@ -408,6 +408,7 @@ fn loader_options(job: &VerifyJob) -> LoaderOptions {
         ahead: loader.ahead,
         cache_bytes: loader.cache_megabytes.saturating_mul(1 << 20),
         limits: job.limits.clone(),
+        pseudo_masks: None,
     }
 }
 
