@@ -144,14 +144,14 @@ impl CropMaker {
             Crop { pixels: Vec::with_capacity(3 * side * side), labels: vec![IGNORE; side * side] };
         (0..side * side).for_each(|_| crop.pixels.extend(self.fill));
         let num_pixels = part.width * part.height;
-        for row in 0..part.height {
-            for column in 0..part.width {
+        for (row, &mask_row) in rows.iter().take(part.height).enumerate() {
+            for (column, &mask_column) in columns.iter().take(part.width).enumerate() {
                 let from = row * part.width + column;
                 let to = row * side + if is_flipped { side - 1 - column } else { column };
                 for channel in 0..3 {
                     crop.pixels[3 * to + channel] = planes[channel * num_pixels + from];
                 }
-                crop.labels[to] = decoded.labels[rows[row] * width + columns[column]];
+                crop.labels[to] = decoded.labels[mask_row * width + mask_column];
             }
         }
         crop
@@ -166,10 +166,8 @@ fn sure_labels(mask: LabelMap, scores: &Path, least: f32) -> Result<Vec<u8>, Dat
     let stored = StoredScores::read(scores)?;
     let (size, present) = (mask.size(), mask.histogram());
     let mut labels = mask.into_labels();
-    for class in 0..stored.scores.num_classes().min(usize::from(IGNORE)) {
-        if present[class] == 0 {
-            continue;
-        }
+    let classes = present.iter().enumerate().take(stored.scores.num_classes().min(usize::from(IGNORE)));
+    for (class, _) in classes.filter(|(_, num_pixels)| **num_pixels > 0) {
         let plane = resize_plane(stored.scores.plane(class), stored.scores.size(), size, stored.alignment);
         for (label, score) in labels.iter_mut().zip(plane) {
             if usize::from(*label) == class && score < least {
