@@ -27,11 +27,19 @@ use vitpcm_train::{
 };
 
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  vitpcm verify --images VOC2012/JPEGImages --masks pseudo-masks \
-                  --val-images VOC2012/JPEGImages --val-truth VOC2012/SegmentationClass \
-                  --val-list VOC2012/ImageSets/Segmentation/val.txt --weights resnet101.pth --out verification\n  \
-                  vitpcm segment photos --model verification/model.safetensors --out masks\n\n\
-                  All keys of --set: docs/verification.md, and the config.toml that every run writes.")]
+#[command(after_help = "Example, to paste (the first two lines make images with masks to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    echo 'disc square triangle cross' | tr ' ' '\\n' > names.txt\n  \
+    vitpcm verify --images scenes/images --masks scenes/masks \\\n    \
+    --val-images scenes/images --val-truth scenes/masks \\\n    \
+    --classes names.txt --backbone resnet-nano --steps 20 \\\n    \
+    --set crops.side=65 --scales 1 --out verification\n\n\
+    With your own files (--masks and --val-truth hold PNG masks named after the images):\n  \
+    vitpcm verify --images JPEGImages --masks pseudo-masks --val-images JPEGImages\n    \
+    --val-truth SegmentationClass --val-list ImageSets/Segmentation/val.txt\n    \
+    --weights resnet101.pth --crf --out verification\n  \
+    vitpcm segment photos --model verification/model.safetensors --out masks\n\n\
+    All keys of --set: docs/verification.md, and the config.toml that every run writes.")]
 pub(crate) struct Args {
     /// Images to train on
     #[arg(long, value_name = "DIR")]
