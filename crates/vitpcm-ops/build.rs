@@ -4,13 +4,16 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const KERNELS: [&str; 8] = [
+const KERNELS: [&str; 11] = [
     "attention",
     "column_sums",
+    "conv",
     "elementwise",
     "flash_attention",
     "layer_norm",
     "lstm",
+    "max_pool",
+    "neighbour_sums",
     "pooling",
     "softmax",
 ];

@@ -86,4 +86,26 @@ case("shrink_half_pixel", lambda scores: resize(scores, (3, 4), align_corners=Fa
 case("shrink_unfiltered", lambda scores: resize(scores, (3, 4), align_corners=False), scores=torch.randn(1, 7, 9, 3))
 case("align_corners", lambda scores: resize(scores, (9, 3), align_corners=True), scores=torch.randn(1, 4, 5, 3))
 
+
+def convolution(x, weight, residual, scale, shift, **window):
+    """Channels last; the weight is [out, height, width, in]."""
+    convolved = functional.conv2d(x.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2), **window)
+    return functional.relu(convolved.permute(0, 2, 3, 1) * scale + shift + residual)
+
+
+scale, shift = torch.randn(5), torch.randn(5)
+tensors["conv_scale"], tensors["conv_shift"] = scale, shift
+for name, kernel, size, window in [
+    ("conv_entrance", 7, (5, 4), dict(stride=2, padding=3)),
+    ("conv_pointwise", 1, (9, 8), dict()),
+    ("conv_pointwise_stride", 1, (5, 4), dict(stride=2)),
+    ("conv_atrous", 3, (9, 8), dict(padding=2, dilation=2)),
+]:
+    case(name, lambda x, weight, residual: convolution(x, weight, residual, scale, shift, **window),
+         x=torch.randn(2, 9, 8, 3), weight=torch.randn(5, kernel, kernel, 3), residual=torch.randn(2, *size, 5))
+case("max_pool", lambda x: functional.max_pool2d(x.permute(0, 3, 1, 2), 3, 2, 1).permute(0, 2, 3, 1),
+     x=torch.randn(2, 9, 8, 3).relu())
+case("few_classes", lambda x, weight: functional.conv2d(x.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2),
+     padding=3, dilation=3).permute(0, 2, 3, 1), x=torch.randn(2, 7, 8, 6), weight=torch.randn(4, 3, 3, 6))
+
 save_file(tensors, pathlib.Path(__file__).with_name("ops.safetensors"))

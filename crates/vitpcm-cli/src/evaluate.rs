@@ -124,7 +124,7 @@ fn class_list(args: &Args) -> anyhow::Result<Option<Classes>> {
 }
 
 /// The first word of each line, without folder and extension, as VOC's lists have it.
-fn read_names(path: &Path) -> anyhow::Result<Vec<String>> {
+pub(crate) fn read_names(path: &Path) -> anyhow::Result<Vec<String>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
     let name = |line: &str| {
         let first = line.split_whitespace().next()?;

@@ -30,6 +30,7 @@ mod session;
 mod table;
 mod train;
 mod train_report;
+mod verify;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use invocation::Invocation;
@@ -59,6 +60,8 @@ enum Command {
     Demo(demo::Args),
     /// A model from tagged images
     Train(train::Args),
+    /// A segmenter that needs no tags, from images and pseudo-masks, and its scores
+    Verify(verify::Args),
     /// Masks for images or folders of images
     Segment(segment::Args),
     /// The viewer: a page in your browser to drop images on, choose tags and see masks change
@@ -142,6 +145,7 @@ fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcom
     match cli.command {
         Command::Demo(args) => demo::demo(&args, &session),
         Command::Train(args) => train::train(&args, &session),
+        Command::Verify(args) => verify::verify(&args, &session),
         Command::Segment(args) => segment::segment(&args, &session),
         Command::Serve(args) => serve::serve(&args, &session),
         Command::Refine(args) => refine::refine(&args, &session),

@@ -1,16 +1,20 @@
-//! `vitpcm model convert`: a model in less space.
+//! `vitpcm model convert`: a model, or weights to start one from, in less space.
 
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, usage};
 use crate::session::Session;
+use anyhow::{anyhow, bail};
 use std::path::PathBuf;
-use vitpcm::{Device, Model, Storage};
+use vitpcm::{DeepLabModel, Device, Model, Storage};
+use vitpcm_nets::{FileSummary, WeightFile, inspect, shrink_weights};
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line makes a model to try it on):\n  \
     vitpcm model random --backbone vit-nano16 --out random.safetensors\n  \
-    vitpcm model convert random.safetensors --store i8 --out small.safetensors")]
+    vitpcm model convert random.safetensors --store i8 --out small.safetensors\n\n\
+    With your own files:\n  \
+    vitpcm model convert ResNet50/model.json --store f16 --out resnet50.safetensors")]
 pub(crate) struct Args {
-    /// A model of ours
+    /// A model of ours, or backbone weights (.safetensors, .pth, .npz, TensorFlow.js model.json)
     file: PathBuf,
     /// How numbers are stored
     #[arg(long, value_enum)]
@@ -31,13 +35,36 @@ enum Store {
 }
 
 pub(crate) fn convert(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
-    let model = Model::load(&args.file, &Device::Cpu)?;
-    let storage = match args.store {
-        Store::F32 => Storage::F32,
-        Store::F16 => Storage::F16,
-        Store::I8 => Storage::I8,
+    let file = WeightFile::open(&args.file)?;
+    // The norms of a verification network keep their numbers: some are beyond f16.
+    let storage = match (args.store, DeepLabModel::is_in(&file)) {
+        (Store::F32, _) => Storage::F32,
+        (Store::F16, false) => Storage::F16,
+        (Store::F16, true) => Storage::F16Matrices,
+        (Store::I8, false) => Storage::I8,
+        (Store::I8, true) => {
+            return Err(usage(anyhow!(
+                "{}: a verification network can be stored as f16 at the smallest",
+                args.file.display()
+            )));
+        }
     };
-    model.save(&args.out, storage)?;
+    match inspect(&args.file)? {
+        FileSummary::Model(_) => Model::from_weight_file(&file, &Device::Cpu)?.save(&args.out, storage)?,
+        FileSummary::DeepLab(_) => {
+            DeepLabModel::from_weight_file(&file, &Device::Cpu)?.save(&args.out, storage)?;
+        }
+        FileSummary::Backbone(_) | FileSummary::ResNet(_) if matches!(args.store, Store::F16) => {
+            shrink_weights(&file, &args.out)?;
+        }
+        FileSummary::Backbone(_) | FileSummary::ResNet(_) => {
+            return Err(usage(anyhow!(
+                "{}: weights of a backbone can be stored as f16 only",
+                args.file.display()
+            )));
+        }
+        FileSummary::Arrays { reason, .. } => bail!("{reason}"),
+    }
     let megabytes = std::fs::metadata(&args.out).map_or(0.0, |file| file.len() as f64 / 1e6);
     session.messages.note(format!("{}: {megabytes:.1} MB", args.out.display()));
     Ok(Outcome::Done)

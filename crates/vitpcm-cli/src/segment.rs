@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 use vitpcm::{
-    ReviewedMask, Segmentation, Segmenter, SegmenterOptions, Symmetries, TagMode, Tiling, embedded_model,
-    refined_label_map,
+    ReviewedMask, Segmentation, Segmenter, SegmenterOptions, Supervision, Symmetries, TagMode, Tiling,
+    embedded_model, refined_label_map,
 };
 use vitpcm_data::{DataError, Difficult, ImageLimits, read_image};
 use vitpcm_masks::{Classes, LabelMap};
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Folder for the masks, each named after its image
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The model, as `train` writes it [default: the embedded one, which knows the 20 classes of PASCAL VOC]
+    /// The model, as `train` or `verify` writes it [default: the embedded one, which knows the 20 classes of PASCAL VOC]
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
     #[command(flatten)]
@@ -67,6 +67,9 @@ pub(crate) struct Args {
     /// Average the scores over the 8 symmetries of the square
     #[arg(long)]
     symmetries: bool,
+    /// Average the scores over the image and its mirror image
+    #[arg(long, conflicts_with = "symmetries")]
+    flip: bool,
     /// Cut images with a longer side than this, in pixels, into overlapping tiles
     #[arg(long, value_name = "N", default_value_t = Tiling::default().above)]
     tile_above: usize,
@@ -128,14 +131,19 @@ enum TagSource {
 }
 
 impl TagSource {
-    fn new(args: &Args, classes: &Classes) -> anyhow::Result<TagSource> {
-        let options = &args.tags;
+    fn new(args: &Args, segmenter: &Segmenter) -> anyhow::Result<TagSource> {
+        let (options, classes) = (&args.tags, segmenter.classes());
         if let Some(file) = &options.tags_file {
             let difficult = if args.skip_difficult { Difficult::Exclude } else { Difficult::Include };
             let split = args.split.as_deref();
             return Ok(TagSource::Table(TagTable::read(file, &args.paths, classes, split, difficult)?));
         }
         if options.no_tags {
+            return Ok(TagSource::Unknown);
+        }
+        // What learned from masks needs no tags, unless they are asked for.
+        let is_asked = !options.tags.is_empty() || options.predict_tags;
+        if segmenter.supervision() == Supervision::Masks && !is_asked {
             return Ok(TagSource::Unknown);
         }
         if options.tags.is_empty() {
@@ -202,7 +210,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let (messages, ranks) = (&session.messages, session.ranks);
     args.export.check(&mask_formats::exports(&args.format))?;
     let segmenter = open_segmenter(args, session)?;
-    let tags = TagSource::new(args, segmenter.classes()).map_err(usage)?;
+    let tags = TagSource::new(args, &segmenter).map_err(usage)?;
     let mut inputs = image_inputs::collect(&args.paths, session.common_messages())?;
     if let (TagSource::Table(table), Some(split)) = (&tags, &args.split) {
         inputs.images.retain(|input| table.tags_of(&input.path).is_some());
@@ -306,7 +314,11 @@ fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
     let options = SegmenterOptions {
         size: args.size,
         scales: args.scales.clone(),
-        symmetries: if args.symmetries { Symmetries::All } else { Symmetries::Identity },
+        symmetries: match (args.symmetries, args.flip) {
+            (true, _) => Symmetries::All,
+            (false, true) => Symmetries::Flip,
+            (false, false) => Symmetries::Identity,
+        },
         tiling: Tiling { above: args.tile_above, tile_side: args.tile_side },
         precision,
     };

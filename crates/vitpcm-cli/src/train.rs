@@ -22,7 +22,7 @@ use vitpcm_train::{
 };
 
 /// Where no live display is possible, a line is written this often.
-const LINE_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const LINE_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws tagged images to try it on):\n  \
@@ -393,7 +393,7 @@ impl<'a> Display<'a> {
 }
 
 /// Seconds as people say them.
-fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     let minutes = (seconds / 60.0).round() as u64;
     match seconds {
         _ if seconds < 90.0 => format!("{seconds:.0} s"),

@@ -3,11 +3,11 @@
 //! bounded by what is prepared ahead and by the cache's budget.
 
 use crate::class_shares::{ClassShares, PseudoMasks};
+use crate::ordered_stream::OrderedStream;
 use crate::views::{ViewMaker, Views};
 use crate::{DataError, ImageLimits, Random, TaggedImage, read_image};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use vitpcm_masks::resampling::{Part, resize_rgb8};
 
@@ -114,34 +114,13 @@ impl Loader {
         let places = order.into_iter().skip(start).enumerate();
         let order: Arc<[usize]> =
             places.filter(|(place, _)| wanted(*place)).map(|(_, index)| index).collect();
-        let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let num_threads = self.shared.options.threads.map_or_else(cores, NonZeroUsize::get);
-        let num_threads = num_threads.clamp(1, order.len().max(1));
-        let ahead = (self.shared.options.ahead / num_threads).max(1);
-        // Thread t prepares every num_threads-th image and hands it over a channel of its own: taking from the
-        // channels in turn restores the order, and their capacity bounds the memory.
-        let channels = (0..num_threads).map(|thread| {
-            let (sender, receiver) = sync_channel(ahead);
-            let (shared, order) = (Arc::clone(&self.shared), Arc::clone(&order));
-            std::thread::spawn(move || {
-                shared.work(epoch, order.iter().skip(thread).step_by(num_threads), &sender)
-            });
-            receiver
-        });
-        EpochStream { channels: channels.collect(), taken: 0, length: order.len() }
+        let shared = Arc::clone(&self.shared);
+        let options = &self.shared.options;
+        OrderedStream::start(order, options.threads, options.ahead, move |index| shared.load(epoch, index))
     }
 }
 
 impl Shared {
-    fn work<'a>(&self, epoch: u64, indices: impl Iterator<Item = &'a usize>, sender: &SyncSender<Loaded>) {
-        for &index in indices {
-            // A stream that was dropped takes no more.
-            if sender.send(self.load(epoch, index)).is_err() {
-                return;
-            }
-        }
-    }
-
     fn load(&self, epoch: u64, index: usize) -> Loaded {
         let fresh;
         let prepared = match self.cache[index].get() {
@@ -192,32 +171,7 @@ impl Shared {
 }
 
 /// The images of an epoch, in order.
-#[derive(Debug)]
-pub struct EpochStream {
-    channels: Vec<Receiver<Loaded>>,
-    taken: usize,
-    length: usize,
-}
-
-impl Iterator for EpochStream {
-    type Item = Loaded;
-
-    fn next(&mut self) -> Option<Loaded> {
-        if self.taken == self.length {
-            return None;
-        }
-        let channel = &self.channels[self.taken % self.channels.len()];
-        self.taken += 1;
-        Some(channel.recv().expect("a loader thread lives until its last image is taken"))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let remaining = self.length - self.taken;
-        (remaining, Some(remaining))
-    }
-}
-
-impl ExactSizeIterator for EpochStream {}
+pub type EpochStream = OrderedStream<Loaded>;
 
 #[cfg(test)]
 mod tests {

@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::deeplab_model::{self, DeepLabInfo, DeepLabModel};
 use crate::error::Result;
 use crate::import::{BackboneSummary, Plan};
 use crate::model_file::{self, ModelInfo};
+use crate::normalisation::Normalisation;
+use crate::resnet_import::{self, ResNetSummary};
 use crate::weight_file::{Container, ElementType, WeightFile};
 
 /// What a file is.
@@ -17,8 +20,12 @@ use crate::weight_file::{Container, ElementType, WeightFile};
 pub enum FileSummary {
     /// A model of ours, ready to segment.
     Model(ModelSummary),
+    /// A verification network of ours, ready to segment without tags.
+    DeepLab(DeepLabSummary),
     /// The weights of a backbone, ready to be trained on.
     Backbone(BackboneSummary),
+    /// The weights of a ResNet, ready for a verification network.
+    ResNet(ResNetSummary),
     /// Anything else that holds arrays.
     Arrays {
         /// The file.
@@ -45,6 +52,19 @@ pub struct ModelSummary {
     pub element_type: String,
     /// All that the file says about itself.
     pub info: ModelInfo,
+}
+
+/// What the model file of a verification network holds.
+#[derive(Debug, Clone, Serialize)]
+pub struct DeepLabSummary {
+    /// The file.
+    pub path: PathBuf,
+    /// The backbone's name, or `custom`.
+    pub variant: String,
+    /// How many numbers the network holds.
+    pub num_parameters: usize,
+    /// All that the file says about itself.
+    pub info: DeepLabInfo,
 }
 
 /// One array of a file.
@@ -76,6 +96,17 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<FileSummary> {
             info,
         }));
     }
+    if DeepLabModel::is_in(&file) {
+        let info = deeplab_model::read_info(&file)?;
+        let variant = info.network.backbone.name().to_owned();
+        let shapes = info.network.parameter_shapes();
+        model_file::compare_parameters(&variant, &shapes, &file).into_result()?;
+        let (path, num_parameters) = (file.path().to_owned(), info.network.num_parameters());
+        return Ok(FileSummary::DeepLab(DeepLabSummary { path, variant, num_parameters, info }));
+    }
+    if let Ok(summary) = resnet_import::summarise(&file, None) {
+        return Ok(FileSummary::ResNet(summary));
+    }
     match Plan::new(&file, None) {
         Ok(plan) => Ok(FileSummary::Backbone(plan.summary)),
         Err(error) => Ok(FileSummary::Arrays {
@@ -98,7 +129,9 @@ impl fmt::Display for FileSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FileSummary::Model(model) => model.fmt(f),
+            FileSummary::DeepLab(model) => model.fmt(f),
             FileSummary::Backbone(backbone) => backbone.fmt(f),
+            FileSummary::ResNet(resnet) => resnet.fmt(f),
             FileSummary::Arrays { path, container, reason, arrays } => {
                 writeln!(
                     f,
@@ -141,6 +174,37 @@ impl fmt::Display for ModelSummary {
         writeln!(f, "  resampling      {}", info.alignment)?;
         writeln!(f, "  preset          {}", info.preset)?;
         info.provenance.iter().try_for_each(|(key, value)| writeln!(f, "  {key:<15} {value}"))
+    }
+}
+
+impl fmt::Display for DeepLabSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let info = &self.info;
+        writeln!(f, "{}: vitpcm verification network (DeepLabV2), which needs no tags", self.path.display())?;
+        writeln!(f, "  backbone        {}", self.variant)?;
+        writeln!(f, "  parameters      {:.2} M", self.num_parameters as f64 / 1e6)?;
+        writeln!(f, "  classes         {}: {}", info.classes.len(), info.classes.join(", "))?;
+        writeln!(f, "  trained on      crops of {} px", info.crop)?;
+        let Normalisation { mean, std } = info.normalisation;
+        writeln!(f, "  normalisation   mean {mean:?}, std {std:?}")?;
+        info.provenance.iter().try_for_each(|(key, value)| writeln!(f, "  {key:<15} {value}"))
+    }
+}
+
+impl fmt::Display for ResNetSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (config, Normalisation { mean, std }) = (&self.config, self.normalisation);
+        writeln!(f, "{}: weights of a ResNet", self.path.display())?;
+        writeln!(f, "  variant         {}", self.variant)?;
+        writeln!(f, "  names           {}", self.naming)?;
+        writeln!(f, "  blocks          {:?}, width {}", config.blocks, config.width)?;
+        writeln!(f, "  stride on       {} convolution", serde_text(&config.stride_on))?;
+        writeln!(f, "  norm epsilon    {:e}", config.norm_eps)?;
+        writeln!(f, "  normalisation   mean {mean:?}, std {std:?}")?;
+        if !self.left_over.is_empty() {
+            writeln!(f, "  not needed      {}", self.left_over.join(", "))?;
+        }
+        Ok(())
     }
 }
 

@@ -15,6 +15,7 @@ use crate::import::{DifferentTensor, Mismatch};
 use crate::normalisation::Normalisation;
 use crate::parameters::Parameters;
 use crate::pcm::{PcmConfig, PcmNetwork};
+use crate::variants::ParameterShape;
 use crate::weight_file::{ArrayEntry, ElementType, WeightFile};
 
 /// What the metadata calls this kind of file.
@@ -99,6 +100,8 @@ pub enum Storage {
     F32,
     /// In half the space; to be read back as f32.
     F16,
+    /// Matrices and kernels in half the space, vectors as they are computed.
+    F16Matrices,
     /// In a quarter of the space: matrices as whole numbers of 8 bits with a scale a row, the rest as f16.
     I8,
 }
@@ -120,8 +123,9 @@ impl Storage {
         let is_large_matrix = tensor.rank() >= 2 && tensor.dims()[0] > 1 && tensor.elem_count() >= 1 << 16;
         match self {
             Storage::F32 => Form::F32,
+            Storage::F16Matrices if tensor.rank() < 2 => Form::F32,
             Storage::I8 if is_large_matrix => Form::I8Rows,
-            Storage::F16 | Storage::I8 => Form::F16,
+            Storage::F16 | Storage::F16Matrices | Storage::I8 => Form::F16,
         }
     }
 }
@@ -135,6 +139,64 @@ pub struct Model {
     pub parameters: Parameters,
 }
 
+/// All parameters of a file that was compared with its description.
+pub(crate) fn read_parameters(file: &WeightFile, device: &Device) -> Result<Parameters> {
+    let mut parameters = Parameters::new();
+    for entry in file.entries() {
+        let values = match entry.element_type {
+            ElementType::I8 => read_rows(file, entry)?,
+            _ if entry.name.ends_with(ROW_SCALES) => continue,
+            _ => file.read_f32(entry)?,
+        };
+        parameters.insert(entry.name.clone(), Tensor::from_vec(values, entry.shape.as_slice(), device)?);
+    }
+    Ok(parameters)
+}
+
+/// Writes a file of parameters. Whoever reads the path meanwhile sees the old file or the new one, never a part. The same
+/// parameters and metadata always give the same bytes.
+pub(crate) fn write_parameters(
+    path: &Path,
+    metadata: &BTreeMap<&'static str, String>,
+    shapes: Vec<ParameterShape>,
+    parameters: &Parameters,
+    storage: Storage,
+) -> Result<()> {
+    parameters.check(&shapes)?;
+    let mut tensors = Vec::new();
+    for wanted in shapes {
+        let tensor = parameters.get(&wanted.name)?;
+        tensors.push((wanted.name, tensor));
+    }
+    tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    let header = header(metadata, &tensors, storage);
+    let io = |source| NetsError::Io { path: path.to_owned(), source };
+
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = temporary_file_in(folder).map_err(io)?;
+    let mut writer = BufWriter::new(&mut file);
+    writer.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
+    writer.write_all(&header).map_err(io)?;
+    for (_, tensor) in tensors {
+        let values = tensor.detach().to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+        match storage.form_of(tensor) {
+            Form::F32 => write_f32(&mut writer, &values),
+            Form::F16 => write_f16(&mut writer, &values),
+            Form::I8Rows => write_rows(&mut writer, &values, tensor.dims()[0]),
+        }
+        .map_err(io)?;
+    }
+    writer.flush().map_err(io)?;
+    drop(writer);
+    file.as_file().sync_all().map_err(io)?;
+    file.persist(path).map_err(|error| io(error.error))?;
+    // The renaming itself lies in the folder. Some file systems cannot sync folders; the file is whole anyway.
+    if let Ok(folder) = std::fs::File::open(folder) {
+        let _ = folder.sync_all();
+    }
+    Ok(())
+}
+
 impl Model {
     /// Reads a model file.
     pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Self> {
@@ -145,15 +207,7 @@ impl Model {
     pub fn from_weight_file(file: &WeightFile, device: &Device) -> Result<Self> {
         let info = read_info(file)?;
         compare(&info, file).into_result()?;
-        let mut parameters = Parameters::new();
-        for entry in file.entries() {
-            let values = match entry.element_type {
-                ElementType::I8 => read_rows(file, entry)?,
-                _ if entry.name.ends_with(ROW_SCALES) => continue,
-                _ => file.read_f32(entry)?,
-            };
-            parameters.insert(entry.name.clone(), Tensor::from_vec(values, entry.shape.as_slice(), device)?);
-        }
+        let parameters = read_parameters(file, device)?;
         Ok(Self { info, parameters })
     }
 
@@ -165,42 +219,9 @@ impl Model {
     /// Writes the model file. Whoever reads the path meanwhile sees the old file or the new one, never a part.
     /// The same model always gives the same bytes.
     pub fn save(&self, path: impl AsRef<Path>, storage: Storage) -> Result<()> {
-        let path = path.as_ref();
         self.info.check()?;
         let shapes = self.info.network.parameter_shapes();
-        self.parameters.check(&shapes)?;
-        let mut tensors = Vec::new();
-        for wanted in shapes {
-            let tensor = self.parameters.get(&wanted.name)?;
-            tensors.push((wanted.name, tensor));
-        }
-        tensors.sort_by(|a, b| a.0.cmp(&b.0));
-        let header = header(&self.info, &tensors, storage);
-        let io = |source| NetsError::Io { path: path.to_owned(), source };
-
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut file = temporary_file_in(folder).map_err(io)?;
-        let mut writer = BufWriter::new(&mut file);
-        writer.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
-        writer.write_all(&header).map_err(io)?;
-        for (_, tensor) in tensors {
-            let values = tensor.detach().to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
-            match storage.form_of(tensor) {
-                Form::F32 => write_f32(&mut writer, &values),
-                Form::F16 => write_f16(&mut writer, &values),
-                Form::I8Rows => write_rows(&mut writer, &values, tensor.dims()[0]),
-            }
-            .map_err(io)?;
-        }
-        writer.flush().map_err(io)?;
-        drop(writer);
-        file.as_file().sync_all().map_err(io)?;
-        file.persist(path).map_err(|error| io(error.error))?;
-        // The renaming itself lies in the folder. Some file systems cannot sync folders; the file is whole anyway.
-        if let Ok(folder) = std::fs::File::open(folder) {
-            let _ = folder.sync_all();
-        }
-        Ok(())
+        write_parameters(path.as_ref(), &write_info(&self.info), shapes, &self.parameters, storage)
     }
 }
 
@@ -250,9 +271,13 @@ fn read_rows(file: &WeightFile, entry: &ArrayEntry) -> Result<Vec<f32>> {
 }
 
 /// The safetensors header. Written here and not by the `safetensors` crate, whose metadata come in random order.
-fn header(info: &ModelInfo, tensors: &[(String, &Tensor)], storage: Storage) -> Vec<u8> {
+fn header(
+    metadata: &BTreeMap<&'static str, String>,
+    tensors: &[(String, &Tensor)],
+    storage: Storage,
+) -> Vec<u8> {
     let mut entries = serde_json::Map::new();
-    entries.insert("__metadata__".to_owned(), serde_json::json!(write_info(info)));
+    entries.insert("__metadata__".to_owned(), serde_json::json!(metadata));
     let mut start = 0usize;
     let mut add = |name: String, dtype: &str, size: usize, shape: &[usize]| {
         let end = start + size * shape.iter().product::<usize>();
@@ -320,10 +345,6 @@ fn parse_info(metadata: &BTreeMap<String, String>) -> Parsed<ModelInfo> {
         )
         .into());
     }
-    fn json<T: DeserializeOwned>(key: &str, text: &str) -> Parsed<T> {
-        serde_json::from_str(text)
-            .map_err(|error| format!("the model's `{key}` is not understood: {error}").into())
-    }
     Ok(ModelInfo {
         network: json("network", get("network")?)?,
         classes: json("classes", get("classes")?)?,
@@ -336,12 +357,21 @@ fn parse_info(metadata: &BTreeMap<String, String>) -> Parsed<ModelInfo> {
     })
 }
 
+/// A value of a model's metadata.
+pub(crate) fn json<T: DeserializeOwned>(key: &str, text: &str) -> Parsed<T> {
+    serde_json::from_str(text)
+        .map_err(|error| format!("the model's `{key}` is not understood: {error}").into())
+}
+
 /// How the tensors of the file differ from those its description promises.
 pub(crate) fn compare(info: &ModelInfo, file: &WeightFile) -> Mismatch {
-    let mut mismatch =
-        Mismatch::new(file.path(), format!("its own description ({})", info.network.backbone.name()));
-    let wanted = info.network.parameter_shapes();
-    for parameter in &wanted {
+    compare_parameters(info.network.backbone.name(), &info.network.parameter_shapes(), file)
+}
+
+/// How the tensors of the file differ from those wanted.
+pub(crate) fn compare_parameters(network: &str, wanted: &[ParameterShape], file: &WeightFile) -> Mismatch {
+    let mut mismatch = Mismatch::new(file.path(), format!("its own description ({network})"));
+    for parameter in wanted {
         let Some(entry) = file.entry(&parameter.name) else {
             mismatch.missing.push(parameter.name.clone());
             continue;

@@ -17,6 +17,11 @@ impl Normalisation {
     pub const HALF: Self = Self { mean: [0.5; 3], std: [0.5; 3] };
     /// ImageNet's statistics: DINO and DINOv2.
     pub const IMAGENET: Self = Self { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] };
+    /// Pixels of 0..255 less ImageNet's mean, nothing divided: Caffe and Keras.
+    pub const CAFFE: Self = Self {
+        mean: [123.68 / 255.0, 116.779 / 255.0, 103.939 / 255.0],
+        std: [1.0 / 255.0, 1.0 / 255.0, 1.0 / 255.0],
+    };
 
     /// One value of a channel, 0..255 before (values of an augmented view may lie beyond).
     pub fn normalise(&self, channel: usize, value: f32) -> f32 {

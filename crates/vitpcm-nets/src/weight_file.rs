@@ -1,4 +1,5 @@
-//! One weight file of any container we read (safetensors, PyTorch zip, NumPy npz) as a list of named arrays.
+//! One weight file of any container we read (safetensors, PyTorch zip, NumPy npz, TensorFlow.js) as a list of named
+//! arrays.
 //!
 //! The file is mapped, not loaded; opening it parses names, shapes and element types only, and every length
 //! in it is checked against the file's real length before anything is allocated. Which network the names
@@ -7,6 +8,7 @@
 mod npz;
 mod pickle;
 mod safetensors_header;
+mod tfjs;
 mod torch_zip;
 mod zip_directory;
 
@@ -32,6 +34,8 @@ pub enum Container {
     TorchZip,
     /// What `numpy.savez` writes: a zip file with one `.npy` an array.
     Npz,
+    /// TensorFlow.js: a `model.json` and the shards beside it.
+    Tfjs,
 }
 
 impl fmt::Display for Container {
@@ -40,6 +44,7 @@ impl fmt::Display for Container {
             Container::Safetensors => "safetensors",
             Container::TorchZip => "PyTorch (zip)",
             Container::Npz => "NumPy npz",
+            Container::Tfjs => "TensorFlow.js",
         })
     }
 }
@@ -172,6 +177,11 @@ impl WeightFile {
         // that cuts the file short while it is being read can end this one; weight files are not edited in
         // place, and our own writer replaces files by renaming.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
+        if tfjs::is_json(&map) {
+            let (bytes, entries) = tfjs::read(path, &map).map_err(|fault| fault.at(path))?;
+            let (path, bytes) = (path.to_owned(), FileBytes::InMemory(bytes.into()));
+            return Ok(Self { path, bytes, container: Container::Tfjs, entries, metadata: BTreeMap::new() });
+        }
         Self::parse(path, FileBytes::Mapped(map))
     }
 

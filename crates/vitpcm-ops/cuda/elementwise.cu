@@ -173,3 +173,13 @@ extern "C" __global__ void follow(float *mean, const float *value, index_t count
     for (index_t i = (index_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step)
         mean[i] = mean[i] * decay + value[i] * (1.0f - decay);
 }
+
+// One step of SGD with momentum and weight decay, in place.
+extern "C" __global__ void sgd(float *weight, float *velocity, const float *gradient, index_t count, float rate,
+                               float momentum, float weight_decay) {
+    index_t step = (index_t)gridDim.x * blockDim.x;
+    for (index_t i = (index_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        float v = velocity[i] = velocity[i] * momentum + (gradient[i] + weight[i] * weight_decay);
+        weight[i] -= rate * v;
+    }
+}

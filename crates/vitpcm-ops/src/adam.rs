@@ -21,7 +21,7 @@ pub struct AdamStep {
 }
 
 /// Elements a thread takes at a time.
-const CHUNK: usize = 1 << 14;
+pub(crate) const CHUNK: usize = 1 << 14;
 
 /// Moves both means towards the gradient and the weight against it:
 /// `m ← β₁ m + (1 − β₁) g`, `v ← β₂ v + (1 − β₂) g²`, `w ← w − rate · m / (√v / root_correction2 + eps)`.
@@ -88,7 +88,8 @@ fn composed(
     weight.slice_set(&(weight.detach() - change)?, 0, 0)
 }
 
-fn floats_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
+/// The floats of a tensor that is changed in place.
+pub(crate) fn floats_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
     match (storage, layout.contiguous_offsets()) {
         (CpuStorage::F32(values), Some((start, end))) => Ok(&mut values[start..end]),
         _ => bail!("an optimiser's step was given a tensor that is not contiguous f32"),

@@ -1,8 +1,9 @@
 //! The operations as compositions of candle's own: what devices without a kernel of ours run.
 //! Correct and differentiable everywhere, fast nowhere.
 
-use candle_core::{D, Result, Tensor, bail};
+use candle_core::{D, DType, Result, Tensor, bail};
 
+use crate::conv::{Activation, ConvNorm, Window};
 use crate::hv_bilstm::{HvBiLstmWeights, LstmWeights};
 
 /// `x · weightᵀ + bias` over the last dimension.
@@ -96,6 +97,64 @@ pub(crate) fn resample(scores: &Tensor, rows: &Tensor, columns: &Tensor) -> Resu
         .matmul(&rows.t()?)?
         .reshape((batch, classes, out_width, out_height))?;
     mixed.permute((0, 3, 2, 1))?.contiguous()
+}
+
+/// See [`crate::conv_norm`].
+pub(crate) fn conv_norm(
+    x: &Tensor,
+    weight: &Tensor,
+    norm: &ConvNorm,
+    residual: Option<&Tensor>,
+) -> Result<Tensor> {
+    let Window { stride, padding, dilation } = norm.window;
+    let weight = weight.to_dtype(x.dtype())?.permute((0, 3, 1, 2))?.contiguous()?;
+    let mut convolved = x.permute((0, 3, 1, 2))?.contiguous()?.conv2d(&weight, padding, 1, dilation, 1)?;
+    // The gradient of candle's own strides is wrong where height and width leave different remainders.
+    for axis in [2, 3] {
+        if stride > 1 {
+            let kept = Tensor::arange_step(0, convolved.dim(axis)? as u32, stride as u32, x.device())?;
+            convolved = convolved.index_select(&kept, axis)?;
+        }
+    }
+    let [scale, shift] = [&norm.scale, &norm.shift].map(|part| part.to_dtype(x.dtype()));
+    let mut y = convolved.permute((0, 2, 3, 1))?.broadcast_mul(&scale?)?.broadcast_add(&shift?)?;
+    if let Some(residual) = residual {
+        y = (y + residual)?;
+    }
+    match norm.activation {
+        Activation::None => Ok(y),
+        Activation::Relu => y.relu(),
+    }
+}
+
+/// See [`crate::max_pool`]; equal pixels share the gradient.
+pub(crate) fn max_pool(x: &Tensor) -> Result<Tensor> {
+    let mut pooled = x.clone();
+    for axis in [1, 2] {
+        // Repeating the edge adds nothing that is not in the window already.
+        let padded = pooled.pad_with_same(axis, 1, 1)?;
+        let last = 2 * pooled.dim(axis)?.div_ceil(2) as u32;
+        let every_second =
+            |start: u32| padded.index_select(&Tensor::arange_step(start, start + last, 2, x.device())?, axis);
+        pooled = every_second(0)?.maximum(&every_second(1)?)?.maximum(&every_second(2)?)?;
+    }
+    Ok(pooled)
+}
+
+/// See [`crate::neighbour_sums`].
+pub(crate) fn neighbour_sums(products: &Tensor, dilation: usize) -> Result<Tensor> {
+    let (batch, height, width, columns) = products.dims4()?;
+    let products = products.to_dtype(DType::F32)?.reshape(vec![batch, height, width, columns / 9, 9])?;
+    let padded = products.pad_with_zeros(1, dilation, dilation)?.pad_with_zeros(2, dilation, dilation)?;
+    let shifted = |tap: usize| {
+        let (row, column) = (tap / 3 * dilation, tap % 3 * dilation);
+        padded.narrow(1, row, height)?.narrow(2, column, width)?.narrow(4, tap, 1)?.squeeze(4)
+    };
+    let mut sum = shifted(0)?;
+    for tap in 1..9 {
+        sum = (sum + shifted(tap)?)?;
+    }
+    Ok(sum)
 }
 
 #[derive(Clone, Copy)]
@@ -205,6 +264,20 @@ mod tests {
             |v| crate::layer_norm(&v[0], &v[1], &v[2], 1e-6),
         );
         check(&[noise(&[2, 9, 36])], |v| attention(&v[0], 3), |v| crate::attention(&v[0], 3));
+        let window = Window { stride: 2, padding: 2, dilation: 2 };
+        let [scale, shift] = [noise(&[5]), noise(&[5])].map(|part| part.as_tensor().clone());
+        let norm = ConvNorm { window, scale, shift, activation: Activation::Relu };
+        let convolution = [noise(&[2, 7, 6, 3]), noise(&[5, 3, 3, 3]), noise(&[2, 4, 3, 5])];
+        check(
+            &convolution,
+            |v| conv_norm(&v[0], &v[1], &norm, Some(&v[2])),
+            |v| crate::conv_norm(&v[0], &v[1], &norm, Some(&v[2])),
+        );
+        for size in [(7, 6), (2, 1), (8, 9)] {
+            check(&[noise(&[2, size.0, size.1, 3])], |v| max_pool(&v[0]), |v| crate::max_pool(&v[0]));
+        }
+        let products = [noise(&[2, 5, 6, 4 * 9])];
+        check(&products, |v| neighbour_sums(&v[0], 2), |v| crate::neighbour_sums(&v[0], 2));
         let scores = [noise(&[2, 4, 5, 6])];
         check(&scores, |v| top_k_over_grid(&v[0], 1), |v| crate::max_over_grid(&v[0]));
         check(&scores, |v| top_k_over_grid(&v[0], 3), |v| crate::top_k_over_grid(&v[0], 3));

@@ -1,5 +1,6 @@
 //! The operations that decide the speed of ViT-PCM, forward and backward: linear layers, GELU, layer norm,
-//! softmax, attention, the HV-BiLSTM, pooling over the grid and resampling of the grid.
+//! softmax, attention, the HV-BiLSTM, pooling over the grid and resampling of the grid; for the verification network
+//! convolutions and max pooling.
 //!
 //! Every function takes and returns candle tensors and carries its gradient: f32 on the CPU, f32 and bf16 on NVIDIA GPUs
 //! (feature `cuda`), where the weights stay f32. Parameters, modules and
@@ -13,6 +14,7 @@ mod adam;
 mod add_scaled;
 mod attention;
 mod composed;
+mod conv;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -21,8 +23,11 @@ mod gelu;
 mod hv_bilstm;
 mod layer_norm;
 mod linear;
+mod max_pool;
+mod neighbour_sums;
 mod pooling;
 mod resize;
+mod sgd;
 mod softmax;
 mod tensors;
 mod transformer_block;
@@ -32,6 +37,7 @@ mod worker;
 pub use adam::{AdamStep, adam_step, follow};
 pub use add_scaled::add_scaled;
 pub use attention::attention;
+pub use conv::{Activation, ConvNorm, Window, conv_norm};
 #[cfg(feature = "cuda")]
 pub use cuda::{Nccl, NcclGroup, NcclId, open_cuda};
 pub use dropout::{DropoutMask, dropout, random_bits, uniform};
@@ -39,8 +45,11 @@ pub use gelu::gelu;
 pub use hv_bilstm::{HvBiLstmWeights, LstmWeights, hv_bilstm};
 pub use layer_norm::{layer_norm, layer_norm_to};
 pub use linear::{linear, linear_gelu};
+pub use max_pool::max_pool;
+pub use neighbour_sums::neighbour_sums;
 pub use pooling::{max_over_grid, top_k_over_grid};
 pub use resize::{ResizeRule, resize_grid};
+pub use sgd::{SgdStep, sgd_step};
 pub use softmax::softmax;
 pub use transformer_block::{Affine, BlockOptions, BlockWeights, ParameterGradients, transformer_block};
 pub use upload::Uploader;

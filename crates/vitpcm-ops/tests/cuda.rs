@@ -189,6 +189,59 @@ fn resampling_agrees() {
 }
 
 #[test]
+fn convolutions_agree() {
+    // Entrance, 1×1, 1×1 with a stride, 3×3 with a stride, atrous; channels that vectors divide, and that none does.
+    for (kernel, stride, padding, dilation) in
+        [(7, 2, 3, 1), (1, 1, 0, 1), (1, 2, 0, 1), (3, 2, 1, 1), (3, 1, 4, 4)]
+    {
+        for (channels, outputs) in [(3, 5), (16, 24)] {
+            let out = |size: usize| (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
+            for (dtype, tolerance) in [(DType::F32, EXACT), (DType::BF16, ROUNDED)] {
+                let convolution = [
+                    in_type(&[3, 13, 10, channels], 1, dtype),
+                    f32s(&[outputs, kernel, kernel, channels], 2),
+                    in_type(&[3, out(13), out(10), outputs], 3, dtype),
+                ];
+                let norm = |device: &Device| ops::ConvNorm {
+                    window: ops::Window { stride, padding, dilation },
+                    scale: noise(&[outputs], 4).to_device(device).expect("a scale"),
+                    shift: noise(&[outputs], 5).to_device(device).expect("a shift"),
+                    activation: ops::Activation::None,
+                };
+                check(tolerance, &convolution, |v| {
+                    ops::conv_norm(&v[0], &v[1], &norm(v[0].device()), Some(&v[2]))
+                });
+                // Rounding moves values over ReLU's edge; only exact numbers can be held to it.
+                if dtype == DType::F32 {
+                    check(tolerance, &convolution[..2], |v| {
+                        let norm = ops::ConvNorm { activation: ops::Activation::Relu, ..norm(v[0].device()) };
+                        ops::conv_norm(&v[0], &v[1], &norm, None)
+                    });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn max_pooling_agrees() {
+    for dtype in [DType::F32, DType::BF16] {
+        for (height, width) in [(9, 8), (8, 9), (1, 2)] {
+            // Rounded to bf16 on both sides, so that equals are equal on both.
+            let x = in_type(&[2, height, width, 5], 1, DType::BF16);
+            check(ROUNDED, &[Input { dtype, ..x }], |v| ops::max_pool(&v[0]));
+        }
+    }
+}
+
+#[test]
+fn sums_of_neighbours_agree() {
+    for (dtype, tolerance) in [(DType::F32, EXACT), (DType::BF16, ROUNDED)] {
+        check(tolerance, &[in_type(&[2, 7, 9, 4 * 9], 1, dtype)], |v| ops::neighbour_sums(&v[0], 3));
+    }
+}
+
+#[test]
 fn the_hv_bilstm_agrees() {
     for (height, width) in [(6, 6), (3, 5)] {
         for (dtype, tolerance) in [(DType::F32, 5e-5), (DType::BF16, ROUNDED)] {
@@ -235,6 +288,16 @@ fn optimisers_agree() {
         ops::adam_step(&weight, &mean, &mean_square, &gradient, step)?;
         ops::follow(&average, &weight, 0.9)?;
         [weight, mean, mean_square, average].iter().map(|tensor| tensor.to_vec1::<f32>()).collect()
+    };
+    let (a, b) = (on(&Device::Cpu).unwrap().concat(), on(&gpu).unwrap().concat());
+    assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * a.abs().max(1.0)));
+
+    let step = ops::SgdStep { rate: 0.1, momentum: 0.9, weight_decay: 5e-4 };
+    let on = |device: &Device| -> Result<Vec<Vec<f32>>> {
+        let tensor = |seed: u64| noise(&[5000], seed).to_device(device);
+        let (weight, velocity, gradient) = (tensor(1)?, tensor(2)?, tensor(3)?);
+        ops::sgd_step(&weight, &velocity, &gradient, step)?;
+        [weight, velocity].iter().map(|tensor| tensor.to_vec1::<f32>()).collect()
     };
     let (a, b) = (on(&Device::Cpu).unwrap().concat(), on(&gpu).unwrap().concat());
     assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * a.abs().max(1.0)));

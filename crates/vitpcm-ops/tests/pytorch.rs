@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use candle_core::{Device, Result, Tensor, Var};
 use vitpcm_ops::{
-    HvBiLstmWeights, LstmWeights, ResizeRule, attention, hv_bilstm, layer_norm, linear_gelu, max_over_grid,
-    resize_grid, softmax, top_k_over_grid,
+    Activation, ConvNorm, HvBiLstmWeights, LstmWeights, ResizeRule, SgdStep, Window, attention, conv_norm,
+    hv_bilstm, layer_norm, linear, linear_gelu, max_over_grid, max_pool, neighbour_sums, resize_grid,
+    sgd_step, softmax, top_k_over_grid,
 };
 
 const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../reference/ops/ops.safetensors");
@@ -145,6 +146,50 @@ fn resizing_is_pytorchs_interpolation() {
         resize_grid(&inputs["scores"], 3, 4, ResizeRule::HalfPixelUnfiltered)
     });
     check("align_corners", |inputs| resize_grid(&inputs["scores"], 9, 3, ResizeRule::AlignCorners));
+}
+
+#[test]
+fn convolutions_are_pytorchs() {
+    let stored = candle_core::safetensors::load(REFERENCE, &Device::Cpu).expect("the stored reference");
+    for (case, stride, padding, dilation) in [
+        ("conv_entrance", 2, 3, 1),
+        ("conv_pointwise", 1, 0, 1),
+        ("conv_pointwise_stride", 2, 0, 1),
+        ("conv_atrous", 1, 2, 2),
+    ] {
+        let norm = ConvNorm {
+            window: Window { stride, padding, dilation },
+            scale: stored["conv_scale"].clone(),
+            shift: stored["conv_shift"].clone(),
+            activation: Activation::Relu,
+        };
+        check(case, |inputs| conv_norm(&inputs["x"], &inputs["weight"], &norm, Some(&inputs["residual"])));
+    }
+}
+
+#[test]
+fn max_pooling_is_pytorchs_with_its_choice_among_equals() {
+    check("max_pool", |inputs| max_pool(&inputs["x"]));
+}
+
+#[test]
+fn products_and_sums_of_neighbours_are_an_atrous_convolution() {
+    check("few_classes", |inputs| {
+        let weight = inputs["weight"].reshape((4 * 9, 6))?;
+        neighbour_sums(&linear(&inputs["x"], &weight, None)?, 3)
+    });
+}
+
+#[test]
+fn steps_of_sgd_follow_their_definition() -> Result<()> {
+    let weight = Tensor::new(&[1f32, -2.0], &Device::Cpu)?;
+    let velocity = Tensor::new(&[0.5f32, 0.0], &Device::Cpu)?;
+    let gradient = Tensor::new(&[0.25f32, 1.0], &Device::Cpu)?;
+    sgd_step(&weight, &velocity, &gradient, SgdStep { rate: 0.5, momentum: 0.5, weight_decay: 0.25 })?;
+    // 0.25 + 0.25 + 0.25 · 1; 0 + 1 − 0.25 · 2
+    assert_eq!(velocity.to_vec1::<f32>()?, [0.75, 0.5]);
+    assert_eq!(weight.to_vec1::<f32>()?, [0.625, -2.25]);
+    Ok(())
 }
 
 #[test]

@@ -2,12 +2,10 @@
 //! epoch, best so far. One file, written beside its place and renamed, so that there is always a whole state.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
-use vitpcm_masks::atomic_file;
 use vitpcm_nets::{Dropout, ModelInfo, Parameters, WeightFile};
 
 use crate::ema::Ema;
@@ -16,9 +14,9 @@ use crate::metrics_csv::MetricsRow;
 use crate::optimiser::Adam;
 use crate::pcm_step::PcmStep;
 use crate::ranks::Ranks;
+use crate::state_file::{Words, check_format, state_path, word};
 
 const FORMAT: &str = "vitpcm-training-state";
-const FORMAT_VERSION: &str = "1";
 /// In front of tensor names: what they are.
 const WEIGHT: &str = "weight/";
 const ADAM_MEAN: &str = "adam-mean/";
@@ -62,11 +60,6 @@ pub(crate) struct Saved {
     path: PathBuf,
 }
 
-/// The state's place in a run folder.
-pub(crate) fn state_path(out: &Path) -> PathBuf {
-    out.join("last").join("state.safetensors")
-}
-
 /// Writes the state. On any failure the one before stays.
 pub(crate) fn save(
     out: &Path,
@@ -76,10 +69,6 @@ pub(crate) fn save(
     adam: &Adam,
     average: Option<&Ema>,
 ) -> Result<()> {
-    let path = state_path(out);
-    let folder = out.join("last");
-    std::fs::create_dir_all(&folder).map_err(TrainError::io(&folder))?;
-
     let mut tensors: Vec<(String, Tensor)> = Vec::new();
     tensors
         .extend(step.parameters().iter().map(|(name, tensor)| (format!("{WEIGHT}{name}"), tensor.clone())));
@@ -90,41 +79,7 @@ pub(crate) fn save(
     for (name, tensor) in average.into_iter().flat_map(|average| &average.averages) {
         tensors.push((format!("{AVERAGE}{name}"), tensor.clone()));
     }
-    let json = |value: serde_json::Result<String>| {
-        value.map_err(|error| TrainError::Io { path: path.clone(), source: io::Error::other(error) })
-    };
-    let metadata = BTreeMap::from([
-        ("format", FORMAT.to_owned()),
-        ("format_version", FORMAT_VERSION.to_owned()),
-        ("info", json(serde_json::to_string(info))?),
-        ("progress", json(serde_json::to_string(progress))?),
-    ]);
-    let mut entries = serde_json::Map::new();
-    entries.insert("__metadata__".to_owned(), serde_json::json!(metadata));
-    let mut start = 0usize;
-    for (name, tensor) in &tensors {
-        let end = start + 4 * tensor.elem_count();
-        let entry =
-            serde_json::json!({ "dtype": "F32", "shape": tensor.dims(), "data_offsets": [start, end] });
-        entries.insert(name.clone(), entry);
-        start = end;
-    }
-    let mut header = serde_json::Value::Object(entries).to_string().into_bytes();
-    header.resize(header.len().next_multiple_of(8), b' ');
-
-    atomic_file::write(&path, |file| {
-        file.write_all(&(header.len() as u64).to_le_bytes())?;
-        file.write_all(&header)?;
-        for (_, tensor) in &tensors {
-            let values =
-                tensor.to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all()?.to_vec1::<f32>());
-            for value in values.map_err(io::Error::other)? {
-                file.write_all(&value.to_le_bytes())?;
-            }
-        }
-        Ok(())
-    })
-    .map_err(TrainError::io(&path))
+    Words::new(&state_path(out), FORMAT).with("info", info)?.with("progress", progress)?.write(&tensors)
 }
 
 /// Reads the state of a run folder; `None` where none was saved yet.
@@ -152,17 +107,8 @@ pub(crate) fn receive(ranks: &Ranks, device: &Device) -> Result<Saved> {
 
 fn parse(file: &WeightFile, device: &Device) -> Result<Saved> {
     let path = file.path().to_owned();
-    let bad = |reason: String| TrainError::RunFolder { path: path.clone(), reason };
-    let metadata = file.metadata();
-    let get = |key: &str| {
-        metadata.get(key).ok_or_else(|| bad(format!("no `{key}`; expected the state of a training run")))
-    };
-    if get("format")? != FORMAT || get("format_version")? != FORMAT_VERSION {
-        return Err(bad(format!("expected a {FORMAT} of version {FORMAT_VERSION}")));
-    }
-    let info = serde_json::from_str(get("info")?).map_err(|error| bad(format!("`info`: {error}")))?;
-    let progress =
-        serde_json::from_str(get("progress")?).map_err(|error| bad(format!("`progress`: {error}")))?;
+    check_format(file, FORMAT)?;
+    let (info, progress) = (word(file, "info")?, word(file, "progress")?);
     let (mut parameters, mut tensors) = (Parameters::new(), BTreeMap::new());
     for entry in file.entries() {
         let tensor = Tensor::from_vec(file.read_f32(entry)?, entry.shape.as_slice(), device)?;

@@ -8,6 +8,7 @@ use vitpcm_masks::resampling::Alignment;
 use vitpcm_nets::{DropoutRates, Normalisation, PatchConditioning, PcmConfig, Pooling, VitConfig};
 
 use crate::error::{Result, TrainError};
+use crate::settings;
 
 /// Where paper and released code differ, a preset settles it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -273,39 +274,21 @@ pub struct LoaderConfig {
 impl TrainConfig {
     /// `key=value` with a dotted key (`losses.et_target=none`). The value is TOML; what is not is taken as a word.
     pub fn with(&self, assignment: &str) -> Result<Self> {
-        let bad = |reason: String| TrainError::Config(reason);
-        let (key, text) = assignment.split_once('=').ok_or_else(|| {
-            bad(format!("`{assignment}`: expected key=value, such as losses.et_target=none"))
-        })?;
-        let (key, text) = (key.trim(), text.trim());
-        let value = format!("value = {text}").parse::<toml::Table>().ok();
-        let value = value.and_then(|mut table| table.remove("value")).unwrap_or(toml::Value::from(text));
-        let mut root = toml::Table::try_from(self).map_err(|error| bad(error.to_string()))?;
-        let mut table = &mut root;
-        let mut parts: Vec<&str> = key.split('.').collect();
-        let last = parts.pop().unwrap_or_default();
-        for part in parts {
-            let inner = table.entry(part).or_insert_with(|| toml::Table::new().into());
-            table = inner.as_table_mut().ok_or_else(|| bad(format!("`{key}`: `{part}` has no parts")))?;
-        }
-        table.insert(last.to_owned(), value);
-        let config: Self = root.try_into().map_err(|error: toml::de::Error| {
-            bad(format!("`{key}`: {}", error.message().trim_end_matches(['\n', ' '])))
-        })?;
+        let config: Self = settings::with(self, assignment)?;
         config.check()?;
         Ok(config)
     }
 
     /// Reads settings; a key that is unknown or missing is an error.
     pub fn from_toml(text: &str) -> Result<Self> {
-        let config: Self = toml::from_str(text).map_err(|error| TrainError::Config(error.to_string()))?;
+        let config: Self = settings::from_toml(text)?;
         config.check()?;
         Ok(config)
     }
 
     /// The settings as they are kept with a run.
     pub fn to_toml(&self) -> Result<String> {
-        toml::to_string_pretty(self).map_err(|error| TrainError::Config(error.to_string()))
+        settings::to_toml(self)
     }
 
     /// Refuses settings that no run can have.

@@ -58,6 +58,20 @@ pub enum TrainError {
         /// The images of the batch.
         names: Vec<String>,
     },
+    /// The verification network's loss is no longer a number. The last saved state is from before this step.
+    #[error(
+        "the loss is {loss} at step {step}; the batch was {}; the last saved state is from before it (a smaller \
+         schedule.rate may help)",
+        names.join(", ")
+    )]
+    VerificationNotFinite {
+        /// The step of the whole run, from 1.
+        step: u64,
+        /// The loss.
+        loss: f32,
+        /// The images of the batch.
+        names: Vec<String>,
+    },
     /// The data set or one of its files.
     #[error(transparent)]
     Data(#[from] DataError),

@@ -1,7 +1,8 @@
 //! Training from tags: the losses, one step, one loop, and a run folder from which it resumes bit for bit.
 //!
 //! [`train`] is the whole of it; [`TrainConfig`] holds every setting. The step takes a [`TaggedBatch`], which has
-//! no mask: weak supervision is guarded by the compiler.
+//! no mask: weak supervision is guarded by the compiler. [`verify`] trains another network on masks that the first one
+//! made.
 //!
 //! ```
 //! use std::sync::atomic::AtomicBool;
@@ -39,6 +40,7 @@ mod batch;
 mod batch_stream;
 mod checkpoint;
 mod config;
+pub mod crop_batch;
 mod ema;
 mod error;
 mod events;
@@ -58,9 +60,16 @@ mod presets;
 mod ranks;
 mod run_files;
 mod schedule;
+mod settings;
+pub mod sgd;
 mod shares;
+mod state_file;
 mod tensorboard;
 mod validation;
+mod verify_config;
+mod verify_loop;
+mod verify_score;
+pub mod verify_step;
 
 pub use batch::{TaggedBatch, TaggedViews};
 pub use config::{
@@ -74,3 +83,8 @@ pub use pcm_loop::{Backbone, Ending, Start, TrainData, TrainJob, TrainOutcome, h
 pub use ranks::Ranks;
 pub use schedule::Trained;
 pub use validation::{Validation, ValidationImage};
+pub use verify_config::{
+    CropsConfig, VerifyConfig, VerifyModelConfig, VerifyScheduleConfig, VerifyValidationConfig,
+};
+pub use verify_loop::{VerifyBackbone, VerifyEvent, VerifyJob, VerifyOutcome, VerifyRow, verify};
+pub use verify_score::{ScoreOptions, VerifyScores, score_segmenter};

@@ -11,7 +11,8 @@ use crate::error::{Result, TrainError};
 use crate::pcm_step::StepLosses;
 use crate::validation::Validation;
 
-const HEADING: &str = "epoch,step,images,rate,loss,loss_mce,loss_et,loss_masks,loss_l2,images_per_second,val_miou,\
+/// The columns of training from tags.
+pub(crate) const HEADING: &str = "epoch,step,images,rate,loss,loss_mce,loss_et,loss_masks,loss_l2,images_per_second,val_miou,\
                        val_pixel_accuracy,val_tag_f1,val_et_loss,val_score";
 
 /// What is known of one step.
@@ -63,7 +64,7 @@ pub(crate) struct MetricsCsv {
 impl MetricsCsv {
     /// Opens the file of a run that has done `last_step` steps: rows beyond it, and a last row that was cut short by
     /// a kill or a full disk, go.
-    pub(crate) fn open(path: &Path, last_step: u64) -> Result<Self> {
+    pub(crate) fn open(path: &Path, heading: &str, last_step: u64) -> Result<Self> {
         let io = || TrainError::io(path);
         let before = match std::fs::read_to_string(path) {
             Ok(text) => text,
@@ -72,10 +73,10 @@ impl MetricsCsv {
         };
         let step_of = |line: &str| line.split(',').nth(1).and_then(|step| step.parse::<u64>().ok());
         let is_whole =
-            |line: &str| line.ends_with('\n') && line.matches(',').count() == HEADING.matches(',').count();
+            |line: &str| line.ends_with('\n') && line.matches(',').count() == heading.matches(',').count();
         let rows = before.split_inclusive('\n').skip(1);
         let kept = rows.filter(|line| is_whole(line) && step_of(line).is_some_and(|step| step <= last_step));
-        let text = std::iter::once(format!("{HEADING}\n")).chain(kept.map(str::to_owned)).collect::<String>();
+        let text = std::iter::once(format!("{heading}\n")).chain(kept.map(str::to_owned)).collect::<String>();
         if text != before {
             vitpcm_masks::atomic_file::write(path, |file| file.write_all(text.as_bytes())).map_err(io())?;
         }
@@ -107,6 +108,11 @@ impl MetricsCsv {
             of(|v| v.et_loss),
             of(|v| Some(v.score)),
         );
+        self.append_line(&line)
+    }
+
+    /// Appends a row as it is written, with its line's end.
+    pub(crate) fn append_line(&mut self, line: &str) -> Result<()> {
         self.file.write_all(line.as_bytes()).map_err(TrainError::io(&self.path))
     }
 
@@ -140,12 +146,12 @@ mod tests {
     fn resuming_cuts_what_the_state_does_not_know() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.csv");
-        let mut metrics = MetricsCsv::open(&path, 0).unwrap();
+        let mut metrics = MetricsCsv::open(&path, HEADING, 0).unwrap();
         (1..=5).for_each(|step| metrics.append(&row(step), None).unwrap());
         drop(metrics);
         // A row that a kill cut short.
         std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "1,6,8,1e-3,0.").unwrap();
-        let mut metrics = MetricsCsv::open(&path, 3).unwrap();
+        let mut metrics = MetricsCsv::open(&path, HEADING, 3).unwrap();
         (4..=6).for_each(|step| metrics.append(&row(step), None).unwrap());
         let text = std::fs::read_to_string(&path).unwrap();
         let steps: Vec<&str> = text.lines().skip(1).map(|line| line.split(',').nth(1).unwrap()).collect();

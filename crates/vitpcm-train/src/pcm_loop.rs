@@ -37,6 +37,7 @@ use crate::pcm_step::PcmStep;
 use crate::ranks::Ranks;
 use crate::run_files::RunFiles;
 use crate::shares::{Shares, StepOfAll};
+use crate::state_file::state_path;
 use crate::validation::{Validation, ValidationImage, Validator};
 
 /// A training run: what on, what with, where to.
@@ -422,7 +423,7 @@ pub fn train(
 
 /// Whether a run folder holds a state to resume from.
 pub fn has_saved_state(out: &Path) -> bool {
-    checkpoint::state_path(out).is_file()
+    state_path(out).is_file()
 }
 
 /// Makes the folder, or reads its state. A new run wants a folder without anything in it.

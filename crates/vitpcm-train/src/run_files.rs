@@ -8,7 +8,7 @@ use vitpcm_masks::atomic_file;
 
 use crate::config::TrainConfig;
 use crate::error::{Result, TrainError};
-use crate::metrics_csv::{MetricsCsv, MetricsRow};
+use crate::metrics_csv::{HEADING, MetricsCsv, MetricsRow};
 use crate::tensorboard::EventFile;
 use crate::validation::Validated;
 
@@ -18,12 +18,17 @@ pub(crate) struct RunFiles {
     events: EventFile,
 }
 
+/// Writes `config.toml`, whole or not at all.
+pub(crate) fn write_settings(out: &Path, text: &str) -> Result<()> {
+    let path = out.join("config.toml");
+    atomic_file::write(&path, |file| file.write_all(text.as_bytes())).map_err(TrainError::io(&path))
+}
+
 impl RunFiles {
     /// Opens the files of a run that has done `last_step` steps.
     pub(crate) fn open(out: &Path, config: &TrainConfig, last_step: u64) -> Result<Self> {
-        let (path, text) = (out.join("config.toml"), config.to_toml()?);
-        atomic_file::write(&path, |file| file.write_all(text.as_bytes())).map_err(TrainError::io(&path))?;
-        let metrics = MetricsCsv::open(&out.join("metrics.csv"), last_step)?;
+        write_settings(out, &config.to_toml()?)?;
+        let metrics = MetricsCsv::open(&out.join("metrics.csv"), HEADING, last_step)?;
         Ok(Self { metrics, events: EventFile::create(out, last_step)? })
     }
 

@@ -264,7 +264,7 @@ impl TagCounts {
 }
 
 /// Image, the heat maps of its first tags, and the mask over the image, side by side.
-fn strip(
+pub(crate) fn strip(
     (rgb, size): (&[u8], (usize, usize)),
     scores: &RawScores,
     tags: &[usize],

@@ -22,6 +22,8 @@
 //! # }
 //! ```
 
+mod average;
+mod deeplab_scorer;
 mod device;
 mod embedded;
 mod error;
@@ -39,5 +41,5 @@ pub use error::SegmentError;
 pub use refinement::{CrfPreset, refined_label_map, refined_label_map_at, refined_scores};
 pub use review::{LeastSure, Review, ReviewPictures, ReviewedMask};
 pub use segmentation::{RawScores, Segmentation, TagMode};
-pub use segmenter::{Segmenter, SegmenterOptions, Symmetries, Tiling, random_model};
-pub use vitpcm_nets::{Model, Precision, Storage};
+pub use segmenter::{Segmenter, SegmenterOptions, Supervision, Symmetries, Tiling, random_model};
+pub use vitpcm_nets::{DeepLabModel, Model, Precision, Storage};

@@ -1,6 +1,8 @@
 //! From an image to its scores: resize, normalise, run the network, average over scales and symmetries, put tiles
 //! together.
 
+use crate::average::Average;
+use crate::deeplab_scorer::DeepLabScorer;
 use crate::grid_plan::{GridPlan, blend_weight};
 use crate::{RawScores, SegmentError, Segmentation, TagMode};
 use candle_core::{Device, Tensor};
@@ -11,8 +13,8 @@ use std::path::Path;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, ScoreMap, Symmetry};
 use vitpcm_nets::{
-    GridAlignment, Initialisation, Mode, Model, ModelInfo, Normalisation, PcmConfig, PcmNetwork, PcmOutput,
-    Precision, Variant,
+    DeepLabModel, GridAlignment, Initialisation, Mode, Model, ModelInfo, Normalisation, PcmConfig,
+    PcmNetwork, PcmOutput, Precision, Variant, WeightFile,
 };
 
 /// Over which turns and flips of an image the scores are averaged.
@@ -21,14 +23,17 @@ pub enum Symmetries {
     /// The image as it is.
     #[default]
     Identity,
+    /// It and its mirror image: twice the work.
+    Flip,
     /// All 8 symmetries of the square: eight times the work.
     All,
 }
 
 impl Symmetries {
-    fn list(self) -> &'static [Symmetry] {
+    pub(crate) fn list(self) -> &'static [Symmetry] {
         match self {
             Symmetries::Identity => &Symmetry::ALL[..1],
+            Symmetries::Flip => &Symmetry::ALL[..2],
             Symmetries::All => &Symmetry::ALL,
         }
     }
@@ -68,20 +73,58 @@ pub struct SegmenterOptions {
 /// A model, ready to segment images.
 #[derive(Debug)]
 pub struct Segmenter {
-    info: ModelInfo,
     classes: Classes,
-    network: PcmNetwork,
     device: Device,
     options: SegmenterOptions,
+    network: Network,
+}
+
+/// What computes the scores.
+#[derive(Debug)]
+enum Network {
+    /// A network trained from tags.
+    Pcm(Box<PcmScorer>),
+    /// A network trained on masks.
+    DeepLab(Box<DeepLabScorer>),
+}
+
+/// What a segmenter learned from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Supervision {
+    /// Image tags: tags given or predicted make its masks better.
+    Tags,
+    /// Masks: it needs no tags.
+    Masks,
+}
+
+#[derive(Debug)]
+struct PcmScorer {
+    info: ModelInfo,
+    network: PcmNetwork,
     alignment: Alignment,
     /// Cells along the grid's side, for each scale.
     cells_by_scale: Vec<usize>,
 }
 
 impl Segmenter {
-    /// Opens a model file.
+    /// Opens a model file of either kind: trained from tags, or on masks.
     pub fn open(path: &Path, device: &Device, options: SegmenterOptions) -> Result<Self, SegmentError> {
-        Self::new(&Model::load(path, device)?, device, options)
+        let file = WeightFile::open(path)?;
+        match DeepLabModel::is_in(&file) {
+            true => Self::of_deeplab(&DeepLabModel::from_weight_file(&file, device)?, device, options),
+            false => Self::new(&Model::from_weight_file(&file, device)?, device, options),
+        }
+    }
+
+    /// Takes a verification network that is loaded already.
+    pub fn of_deeplab(
+        model: &DeepLabModel,
+        device: &Device,
+        options: SegmenterOptions,
+    ) -> Result<Self, SegmentError> {
+        let classes = Classes::from_names(model.info.classes.iter().cloned())?;
+        let network = Network::DeepLab(Box::new(DeepLabScorer::new(model, &options)?));
+        Ok(Segmenter { classes, device: device.clone(), options, network })
     }
 
     /// Takes a model that is loaded already.
@@ -111,7 +154,8 @@ impl Segmenter {
             GridAlignment::HalfPixel => Alignment::HalfPixel,
             GridAlignment::AlignCorners => Alignment::AlignCorners,
         };
-        Ok(Segmenter { info, classes, network, device: device.clone(), options, alignment, cells_by_scale })
+        let network = Network::Pcm(Box::new(PcmScorer { info, network, alignment, cells_by_scale }));
+        Ok(Segmenter { classes, device: device.clone(), options, network })
     }
 
     /// The classes that masks show, background first.
@@ -119,9 +163,20 @@ impl Segmenter {
         &self.classes
     }
 
-    /// What the model file says about the model.
-    pub fn info(&self) -> &ModelInfo {
-        &self.info
+    /// What it learned from.
+    pub fn supervision(&self) -> Supervision {
+        match &self.network {
+            Network::Pcm(_) => Supervision::Tags,
+            Network::DeepLab(_) => Supervision::Masks,
+        }
+    }
+
+    /// Where the model comes from, as its file says.
+    pub fn provenance(&self) -> &BTreeMap<String, String> {
+        match &self.network {
+            Network::Pcm(pcm) => &pcm.info.provenance,
+            Network::DeepLab(deeplab) => &deeplab.info.provenance,
+        }
     }
 
     /// Segments one image.
@@ -145,28 +200,29 @@ impl Segmenter {
 
     /// Runs the network on several images at once: faster than one by one on a GPU, more memory everywhere.
     pub fn score_batch(&self, images: &[&RgbImage]) -> Result<Vec<RawScores>, SegmentError> {
+        let pcm = match &self.network {
+            Network::Pcm(pcm) => pcm,
+            // Images keep their aspect, and so seldom go together.
+            Network::DeepLab(deeplab) => {
+                return images.iter().map(|image| deeplab.score(image, &self.device)).collect();
+            }
+        };
         let any_tiled = images.iter().any(|image| self.is_tiled(image));
         if images.len() > 1 && any_tiled {
             return images.iter().map(|image| self.score(image)).collect();
         }
         let mut sums: Vec<Option<Average>> = images.iter().map(|_| None).collect();
-        for &cells in &self.cells_by_scale {
+        for &cells in &pcm.cells_by_scale {
             for &symmetry in self.options.symmetries.list() {
-                for (sum, scores) in sums.iter_mut().zip(self.score_once(images, cells, symmetry)?) {
+                for (sum, scores) in sums.iter_mut().zip(self.score_once(pcm, images, cells, symmetry)?) {
                     match sum {
-                        Some(sum) => sum.add(&scores, self.alignment)?,
+                        Some(sum) => sum.add(&scores, pcm.alignment)?,
                         None => *sum = Some(Average::of(scores)),
                     }
                 }
             }
         }
-        sums.into_iter().flatten().zip(images).map(|(sum, image)| self.finished(sum, image)).collect()
-    }
-
-    fn finished(&self, sum: Average, image: &RgbImage) -> Result<RawScores, SegmentError> {
-        let (scores_on_grid, tag_probabilities) = sum.mean()?;
-        let image_size = (image.width() as usize, image.height() as usize);
-        Ok(RawScores { scores_on_grid, tag_probabilities, image_size, alignment: self.alignment })
+        sums.into_iter().flatten().zip(images).map(|(sum, image)| pcm.finished(sum, image)).collect()
     }
 
     fn is_tiled(&self, image: &RgbImage) -> bool {
@@ -177,6 +233,7 @@ impl Segmenter {
     /// or any number of images in one tile each.
     fn score_once(
         &self,
+        pcm: &PcmScorer,
         images: &[&RgbImage],
         cells: usize,
         symmetry: Symmetry,
@@ -189,15 +246,23 @@ impl Segmenter {
             _ => GridPlan::whole(cells),
         };
         if let [tile] = plan.tiles[..] {
-            return self.run(images, &plan, tile, symmetry);
+            return pcm.run(images, &plan, tile, symmetry, &self.device);
         }
         let mut sum = TileSum::new(self.classes.len(), plan.grid);
         for &tile in &plan.tiles {
-            for (scores, tag_probabilities) in self.run(images, &plan, tile, symmetry)? {
+            for (scores, tag_probabilities) in pcm.run(images, &plan, tile, symmetry, &self.device)? {
                 sum.add(tile, &scores, &tag_probabilities);
             }
         }
         Ok(vec![sum.blended()?])
+    }
+}
+
+impl PcmScorer {
+    fn finished(&self, sum: Average, image: &RgbImage) -> Result<RawScores, SegmentError> {
+        let (scores_on_grid, tag_probabilities) = sum.mean()?;
+        let image_size = (image.width() as usize, image.height() as usize);
+        Ok(RawScores { scores_on_grid, tag_probabilities, image_size, alignment: self.alignment })
     }
 
     /// One run of the network over the same tile of every image.
@@ -207,6 +272,7 @@ impl Segmenter {
         plan: &GridPlan,
         tile: Part,
         symmetry: Symmetry,
+        device: &Device,
     ) -> Result<Vec<(ScoreMap, Vec<f32>)>, SegmentError> {
         let patch = self.info.network.backbone.patch;
         let to = (plan.grid.0 * patch, plan.grid.1 * patch);
@@ -224,7 +290,7 @@ impl Segmenter {
         });
         let input = planes.collect::<Vec<_>>().concat();
         let (width, height) = symmetry.size((part.width, part.height));
-        let pixels = Tensor::from_vec(input, (images.len(), 3, height, width), &self.device)?;
+        let pixels = Tensor::from_vec(input, (images.len(), 3, height, width), device)?;
         let output = vitpcm_nets::on_worker(|| self.network.forward(&pixels, &mut Mode::Inference))?;
         upright_scores(&output, symmetry, (tile.width, tile.height))
     }
@@ -246,46 +312,6 @@ fn upright_scores(
         Ok((ScoreMap::new(num_classes, size.0, size.1, upright)?, tags))
     };
     planes.into_iter().zip(tag_probabilities).map(image).collect()
-}
-
-/// The mean over scales and symmetries, on the grid of the first.
-struct Average {
-    size: (usize, usize),
-    scores: Vec<f32>,
-    tag_probabilities: Vec<f32>,
-    count: f32,
-}
-
-impl Average {
-    fn of((scores, tag_probabilities): (ScoreMap, Vec<f32>)) -> Self {
-        Average { size: scores.size(), scores: scores.into_scores(), tag_probabilities, count: 1.0 }
-    }
-
-    fn add(
-        &mut self,
-        (scores, tag_probabilities): &(ScoreMap, Vec<f32>),
-        alignment: Alignment,
-    ) -> Result<(), SegmentError> {
-        let resized;
-        let scores = if scores.size() == self.size {
-            scores
-        } else {
-            resized = scores.resized(self.size.0, self.size.1, alignment)?;
-            &resized
-        };
-        let add =
-            |sums: &mut [f32], values: &[f32]| sums.iter_mut().zip(values).for_each(|(sum, v)| *sum += v);
-        add(&mut self.scores, scores.scores());
-        add(&mut self.tag_probabilities, tag_probabilities);
-        self.count += 1.0;
-        Ok(())
-    }
-
-    fn mean(mut self) -> Result<(ScoreMap, Vec<f32>), SegmentError> {
-        self.scores.iter_mut().chain(&mut self.tag_probabilities).for_each(|sum| *sum /= self.count);
-        let num_classes = self.tag_probabilities.len();
-        Ok((ScoreMap::new(num_classes, self.size.0, self.size.1, self.scores)?, self.tag_probabilities))
-    }
 }
 
 /// Tiles put together on one grid, weighted so that they blend. A tag is as probable as in its best tile.

@@ -3,6 +3,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod attention_backward;
+pub(crate) mod conv;
 pub(crate) mod dropout;
 mod elementary;
 pub(crate) mod gelu;
@@ -10,8 +11,10 @@ pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod lstm;
 pub(crate) mod matmul;
+pub(crate) mod max_pool;
 #[cfg(test)]
 mod naive;
+pub(crate) mod neighbour_sums;
 pub(crate) mod pooling;
 pub(crate) mod resize;
 pub(crate) mod scratch;

@@ -34,6 +34,15 @@ pub(crate) enum Rounding {
     Tf32,
 }
 
+/// What becomes of the values that were there before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sum {
+    /// They are overwritten.
+    New,
+    /// The product is added to them.
+    Onto,
+}
+
 impl Matrix {
     pub(crate) fn new(pointer: u64, dtype: DType, row_stride: usize) -> Self {
         Self { pointer, dtype, row_stride, batch_stride: 0, taken: Taken::AsIs }
@@ -57,11 +66,12 @@ pub(crate) struct Product {
     pub(crate) batch: usize,
     pub(crate) scale: f32,
     pub(crate) rounding: Rounding,
+    pub(crate) sum: Sum,
 }
 
 impl Product {
     pub(crate) fn new(m: usize, n: usize, k: usize) -> Self {
-        Self { m, n, k, batch: 1, scale: 1.0, rounding: Rounding::Exact }
+        Self { m, n, k, batch: 1, scale: 1.0, rounding: Rounding::Exact, sum: Sum::New }
     }
 }
 
@@ -74,7 +84,7 @@ pub(crate) unsafe fn gemm(
     b: Matrix,
     c: Matrix,
 ) -> Result<()> {
-    let Product { m, n, k, batch, scale, rounding } = product;
+    let Product { m, n, k, batch, scale, rounding, sum } = product;
     if m == 0 || n == 0 || batch == 0 {
         return Ok(());
     }
@@ -91,7 +101,10 @@ pub(crate) unsafe fn gemm(
         (DType::F32, Rounding::Tf32) => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
         _ => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
     };
-    let zero = 0f32;
+    let kept = match sum {
+        Sum::New => 0f32,
+        Sum::Onto => 1f32,
+    };
     let blas = device.cublas_handle();
     // cuBLAS thinks in columns: rows of C = A·B are columns of Cᵀ = Bᵀ·Aᵀ.
     // SAFETY: the handle is the device's own; the rest is promised by the caller.
@@ -112,7 +125,7 @@ pub(crate) unsafe fn gemm(
             kind(a.dtype)?,
             a.row_stride as i32,
             a.batch_stride as i64,
-            (&raw const zero).cast::<c_void>(),
+            (&raw const kept).cast::<c_void>(),
             c.pointer as *mut c_void,
             kind(c.dtype)?,
             c.row_stride as i32,

@@ -21,10 +21,13 @@ macro_rules! module {
 }
 module!(ATTENTION, "attention");
 module!(COLUMN_SUMS, "column_sums");
+module!(CONV, "conv");
 module!(ELEMENTWISE, "elementwise");
 module!(FLASH_ATTENTION, "flash_attention");
 module!(LAYER_NORM, "layer_norm");
 module!(LSTM, "lstm");
+module!(MAX_POOL, "max_pool");
+module!(NEIGHBOUR_SUMS, "neighbour_sums");
 module!(POOLING, "pooling");
 module!(SOFTMAX, "softmax");
 
@@ -76,6 +79,8 @@ pub(crate) enum Argument {
     Float(f32),
     /// The members of `struct Walk` of `lstm.cu`.
     Walk([i32; 8]),
+    /// The members of `struct Geometry` of `conv.cu`.
+    Geometry([i32; 9]),
 }
 
 /// # Safety
@@ -99,6 +104,7 @@ pub(crate) unsafe fn launch(
             Argument::Int(value) => builder.arg(value),
             Argument::Float(value) => builder.arg(value),
             Argument::Walk(value) => builder.arg(value),
+            Argument::Geometry(value) => builder.arg(value),
         };
     }
     let config = LaunchConfig {

@@ -10,17 +10,17 @@ use super::{Array, View};
 use crate::cpu::linear::LinearShape;
 
 /// A weight in the type that a product takes it in.
-enum Weight<'a> {
+pub(crate) enum Weight<'a> {
     Given(View<'a>),
     Cast(Array),
 }
 
 impl<'a> Weight<'a> {
-    fn of(weight: &View<'a>, dtype: DType) -> Result<Self> {
+    pub(crate) fn of(weight: &View<'a>, dtype: DType) -> Result<Self> {
         Ok(if weight.dtype == dtype { Self::Given(weight.clone()) } else { Self::Cast(cast(weight, dtype)?) })
     }
 
-    fn pointer(&self) -> u64 {
+    pub(crate) fn pointer(&self) -> u64 {
         match self {
             Self::Given(view) => view.pointer,
             Self::Cast(array) => array.pointer,

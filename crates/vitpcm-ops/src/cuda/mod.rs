@@ -5,6 +5,7 @@
 pub(crate) mod adam;
 pub(crate) mod attention;
 pub(crate) mod column_sums;
+pub(crate) mod conv;
 mod device;
 pub(crate) mod elementwise;
 mod gemm;
@@ -12,9 +13,12 @@ mod launch;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod lstm;
+pub(crate) mod max_pool;
 mod memory;
 mod nccl;
+pub(crate) mod neighbour_sums;
 pub(crate) mod pooling;
+pub(crate) mod sgd;
 pub(crate) mod softmax;
 mod staging;
 

@@ -1,0 +1,435 @@
+//! `vitpcm verify`: DeepLabV2 trained on pseudo-masks and scored on true ones. What is typed becomes a resolved
+//! configuration here; the loop itself is `vitpcm-train`'s, and this file shows what it tells.
+
+use crate::class_names::{self, CLASS_LIST};
+use crate::crf_options::CrfOptions;
+use crate::evaluate::read_names;
+use crate::interrupt::Interrupt;
+use crate::outcome::{Outcome, usage};
+use crate::output::{self, Messages};
+use crate::session::Session;
+use crate::train::{LINE_EVERY, duration};
+use anyhow::{Context, anyhow, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+use vitpcm::{Device, Segmenter, SegmenterOptions, Symmetries};
+use vitpcm_data::{ImageLimits, MaskPairing, MaskedImage};
+use vitpcm_masks::{Classes, Scores};
+use vitpcm_nets::{ResNetVariant, import_resnet};
+use vitpcm_train::{
+    Ending, ScoreOptions, Start, TrainError, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob,
+    VerifyOutcome, has_saved_state, score_segmenter, verify as train_on_masks,
+};
+
+#[derive(clap::Args)]
+#[command(after_help = "Example, to paste (the first two lines make images with masks to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    echo 'disc square triangle cross' | tr ' ' '\\n' > names.txt\n  \
+    vitpcm verify --images scenes/images --masks scenes/masks \\\n    \
+    --val-images scenes/images --val-truth scenes/masks \\\n    \
+    --classes names.txt --backbone resnet-nano --steps 20 \\\n    \
+    --set crops.side=65 --scales 1 --out verification\n\n\
+    With your own files (--masks and --val-truth hold PNG masks named after the images):\n  \
+    vitpcm verify --images JPEGImages --masks pseudo-masks --val-images JPEGImages\n    \
+    --val-truth SegmentationClass --val-list ImageSets/Segmentation/val.txt\n    \
+    --weights resnet101.pth --crf --out verification\n  \
+    vitpcm segment photos --model verification/model.safetensors --out masks\n\n\
+    All keys of --set: docs/verification.md, and the config.toml that every run writes.")]
+pub(crate) struct Args {
+    /// Images to train on
+    #[arg(long, value_name = "DIR")]
+    images: PathBuf,
+    /// Their pseudo-masks: PNG, one class index a pixel, named after the images; 255 is not learned from
+    #[arg(long, value_name = "DIR")]
+    masks: PathBuf,
+    /// Images to score on
+    #[arg(long, value_name = "DIR")]
+    val_images: PathBuf,
+    /// Their true masks
+    #[arg(long, value_name = "DIR")]
+    val_truth: PathBuf,
+    /// The run folder: config.toml, model.safetensors, last/, metrics.csv, TensorBoard events, scores.json
+    #[arg(long, value_name = "RUN")]
+    out: PathBuf,
+    /// Train only on the names listed in this file (a split)
+    #[arg(long, value_name = "FILE")]
+    list: Option<PathBuf>,
+    /// Score only on the names listed in this file
+    #[arg(long, value_name = "FILE")]
+    val_list: Option<PathBuf>,
+    /// `voc`, `coco`, or a file with one class name a line [default: classes.txt beside the masks]
+    #[arg(long, value_name = "voc|coco|FILE")]
+    classes: Option<String>,
+    /// The network's backbone: resnet50 or resnet101 [default: what --weights hold]
+    #[arg(long, value_name = "NAME")]
+    backbone: Option<String>,
+    /// Weights of the backbone pretrained on ImageNet: torchvision's, or Keras' (.h5 converted, TensorFlow.js model.json)
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+    /// Number of steps [default: 20000]
+    #[arg(long, value_name = "N", conflicts_with = "epochs")]
+    steps: Option<u64>,
+    /// Number of epochs, instead of steps
+    #[arg(long, value_name = "N")]
+    epochs: Option<u64>,
+    /// Images a step [default: 10]
+    #[arg(long, value_name = "N")]
+    batch: Option<usize>,
+    /// Pixels whose class has a lower score than this are not learned from, where NAME.npz lies beside a mask
+    #[arg(long, value_name = "0..1")]
+    unsure: Option<f32>,
+    /// Continue the run in --out where it stopped, with its own settings
+    #[arg(long)]
+    resume: bool,
+    /// Change one setting by its dotted key, as in `schedule.rate=1e-3`; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Scales over which the final scores are averaged
+    #[arg(long, value_name = "X,Y,…", value_delimiter = ',', default_value = "0.5,0.75,1,1.25,1.5")]
+    scales: Vec<f64>,
+    /// Score the masks after a dense CRF as well
+    #[arg(long)]
+    crf: bool,
+    /// Write the final scores as JSON also here; `-` prints them
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The largest image that is decoded, in megapixels
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    max_megapixels: u64,
+    #[command(flatten)]
+    crf_options: CrfOptions,
+}
+
+/// What `scores.json` holds: the last network on all images with truth, without tags.
+#[derive(Serialize)]
+struct Report {
+    num_images: usize,
+    steps: u64,
+    scales: Vec<f64>,
+    flip: bool,
+    scores: Scores,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scores_with_crf: Option<Scores>,
+}
+
+pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    for folder in [&args.images, &args.masks, &args.val_images, &args.val_truth] {
+        if !folder.is_dir() {
+            return Err(usage(anyhow!("{}: there is no such folder", folder.display())));
+        }
+    }
+    let classes = class_list(args).map_err(usage)?;
+    let training = paired(&args.images, &args.masks, args.list.as_deref(), &session.messages)?;
+    let validation = paired(&args.val_images, &args.val_truth, args.val_list.as_deref(), &session.messages)?;
+    if training.is_empty() {
+        bail!("no image of {} has a mask of its name in {}", args.images.display(), args.masks.display());
+    }
+    let (config, backbone) = resolve(args, training.len(), session)?;
+    let (device, precision) = session.open_device()?;
+    let job = VerifyJob {
+        config,
+        classes,
+        training,
+        validation,
+        backbone,
+        out: args.out.clone(),
+        start: if args.resume { Start::Resume } else { Start::Fresh },
+        device,
+        precision,
+        limits: ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) },
+        provenance: provenance(args),
+    };
+    let interrupt = Interrupt::listen()?;
+    let stop = AtomicBool::new(false);
+    let (outcome, num_warnings) = train(&job, &session.messages, &interrupt, &stop)?;
+    if outcome.ending == Ending::Interrupted {
+        session.messages.note(format!(
+            "stopped after step {}, state saved; the same command with --resume continues",
+            outcome.steps
+        ));
+        return Ok(Outcome::Interrupted);
+    }
+    let model = args.out.join("model.safetensors");
+    if job.validation.is_empty() {
+        session.messages.note("no image to score on has a true mask");
+        output::result(&format!("{}\n", model.display()))?;
+        return Ok(Outcome::SomeFailed);
+    }
+    let Some(num_failed) = score(args, &job, outcome.steps, &session.messages, &interrupt)? else {
+        session.messages.note("stopped while scoring; the same command with --resume scores again");
+        return Ok(Outcome::Interrupted);
+    };
+    Ok(if num_warnings + num_failed > 0 { Outcome::SomeFailed } else { Outcome::Done })
+}
+
+fn class_list(args: &Args) -> anyhow::Result<Classes> {
+    if let Some(text) = &args.classes {
+        return class_names::named(text);
+    }
+    let list = args.masks.join(CLASS_LIST);
+    if !list.is_file() {
+        bail!(
+            "{}: there is no such file; say --classes voc, coco, or a file with one name a line",
+            list.display()
+        );
+    }
+    Ok(Classes::from_file(&list)?)
+}
+
+fn paired(
+    images: &Path,
+    masks: &Path,
+    list: Option<&Path>,
+    messages: &Messages,
+) -> anyhow::Result<Vec<MaskedImage>> {
+    let names = list.map(read_names).transpose().map_err(usage)?;
+    let found = MaskPairing::find(images, masks, names.as_deref());
+    found.problems.iter().for_each(|problem| messages.failure(problem));
+    for (count, what) in [
+        (found.without_mask.len(), "images have no mask and do not count"),
+        (found.without_image.len(), "listed names have no image"),
+    ] {
+        if count > 0 {
+            messages.note(format!("{} and {}: {count} {what}", images.display(), masks.display()));
+        }
+    }
+    Ok(found.pairs)
+}
+
+/// The settings and the initial backbone, from what was typed and, when resuming, from what the run began with.
+fn resolve(
+    args: &Args,
+    num_images: usize,
+    session: &Session,
+) -> anyhow::Result<(VerifyConfig, VerifyBackbone)> {
+    let stored = args.out.join("config.toml");
+    let (mut config, backbone) = if args.resume && has_saved_state(&args.out) {
+        let text = std::fs::read_to_string(&stored).with_context(|| format!("{}", stored.display()))?;
+        let config = VerifyConfig::from_toml(&text).with_context(|| format!("{}", stored.display()));
+        (config.map_err(usage)?, VerifyBackbone::Scratch)
+    } else {
+        initial(args, session)?
+    };
+    if let Some(batch) = args.batch {
+        config.schedule.batch = batch;
+    }
+    if let Some(score) = args.unsure {
+        config.crops.unsure_below = score;
+    }
+    if let Some(steps) = args.steps {
+        config.schedule.steps = steps;
+    }
+    for assignment in &args.set {
+        config = config.with(assignment).map_err(usage)?;
+    }
+    if let Some(epochs) = args.epochs {
+        config.schedule.steps = epochs * (num_images / config.schedule.batch.max(1)).max(1) as u64;
+    }
+    config.check().map_err(usage)?;
+    Ok((config, backbone))
+}
+
+fn initial(args: &Args, session: &Session) -> anyhow::Result<(VerifyConfig, VerifyBackbone)> {
+    let variant = args.backbone.as_deref().map(ResNetVariant::named).transpose().map_err(usage)?;
+    let mut config = VerifyConfig { seed: session.seed, ..VerifyConfig::default() };
+    let Some(weights) = &args.weights else {
+        if let Some(variant) = variant {
+            config.model.backbone = variant.name.to_owned();
+        }
+        session.messages.note(format!(
+            "no --weights: {} starts from random numbers; weights pretrained on ImageNet are the usual way",
+            config.model.backbone
+        ));
+        return Ok((config.from_scratch(), VerifyBackbone::Scratch));
+    };
+    let imported = import_resnet(weights, variant, &Device::Cpu).map_err(usage)?;
+    let summary = &imported.summary;
+    config.model.backbone = summary.variant.clone();
+    session.messages.note(format!("{}: {} ({})", weights.display(), summary.variant, summary.naming));
+    Ok((config, VerifyBackbone::Weights(Box::new(imported))))
+}
+
+fn provenance(args: &Args) -> BTreeMap<String, String> {
+    let shown = |path: &Path| path.display().to_string();
+    let mut known = vec![
+        ("made_by", format!("vitpcm {} verify", env!("CARGO_PKG_VERSION"))),
+        ("images", shown(&args.images)),
+        ("masks", shown(&args.masks)),
+    ];
+    known.extend(args.weights.as_deref().map(|weights| ("weights", shown(weights))));
+    known.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// Trains on a thread of its own, so that this one can listen to it and to Ctrl-C. Also how many inputs were left out.
+fn train(
+    job: &VerifyJob,
+    messages: &Messages,
+    interrupt: &Interrupt,
+    stop: &AtomicBool,
+) -> anyhow::Result<(VerifyOutcome, usize)> {
+    let (sender, receiver) = channel();
+    let mut display = Display::new(messages);
+    let result = std::thread::scope(|scope| {
+        let trainer = scope.spawn(|| {
+            let sender = sender; // dropped with the thread: that ends the listening
+            train_on_masks(job, &sender, stop)
+        });
+        display.listen(&receiver, interrupt, stop);
+        trainer.join().map_err(|_| anyhow!("the training stopped by a bug; please report it"))
+    })?;
+    display.bar.finish_and_clear();
+    match result {
+        Ok(outcome) => Ok((outcome, display.num_warnings)),
+        Err(error @ (TrainError::Config(_) | TrainError::RunFolder { .. })) => Err(usage(error)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The last network on all images with truth, as it is tested: several scales and flips, and after the CRF if asked. How
+/// many images failed; nothing where it was interrupted.
+fn score(
+    args: &Args,
+    job: &VerifyJob,
+    steps: u64,
+    messages: &Messages,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Option<usize>> {
+    let model = args.out.join("model.safetensors");
+    let options = SegmenterOptions {
+        scales: args.scales.clone(),
+        symmetries: Symmetries::Flip,
+        precision: job.precision,
+        ..SegmenterOptions::default()
+    };
+    let segmenter = Segmenter::open(&model, &job.device, options)?;
+    let crf = args.crf.then(|| args.crf_options.params());
+    let options = ScoreOptions { crf, limits: job.limits.clone(), pictures: 0 };
+    let bar = messages.progress_bar(job.validation.len(), "scoring");
+    let stop = AtomicBool::new(false);
+    let mut progress = |done: usize| {
+        bar.set_position(done as u64);
+        stop.store(interrupt.is_asked(), Ordering::Relaxed);
+    };
+    let scores = score_segmenter(&segmenter, &job.validation, &options, &mut progress, &stop)?;
+    bar.finish_and_clear();
+    let Some(scores) = scores else {
+        if interrupt.is_asked() {
+            return Ok(None);
+        }
+        bail!("none of the images to score on could be used");
+    };
+    scores.failures.iter().for_each(|failure| messages.failure(failure));
+    let percent = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.2} %"));
+    let line = |name: &str, scores: &Scores| {
+        let (miou, accuracy) = (percent(scores.mean_iou), percent(scores.pixel_accuracy));
+        format!("{name:<12} mIoU {miou}, pixel accuracy {accuracy}\n")
+    };
+    let mut text = format!("{}\n", model.display());
+    text += &format!("{} images, no tags, scales {:?}, flip\n", scores.num_images, args.scales);
+    text += &line("network", &scores.baseline);
+    if let Some(refined) = &scores.refined {
+        text += &line("with CRF", refined);
+    }
+    let num_failed = scores.failures.len();
+    let report = Report {
+        num_images: scores.num_images,
+        steps,
+        scales: args.scales.clone(),
+        flip: true,
+        scores: scores.baseline,
+        scores_with_crf: scores.refined,
+    };
+    let json = serde_json::to_string_pretty(&report)? + "\n";
+    output::write_file(&args.out.join("scores.json"), json.as_bytes())?;
+    output::json_or_text(args.json.as_deref(), &report, &text)?;
+    Ok(Some(num_failed))
+}
+
+/// What people see: a few live lines on a terminal, plain lines elsewhere.
+struct Display<'a> {
+    messages: &'a Messages,
+    bar: ProgressBar,
+    num_steps: u64,
+    num_warnings: usize,
+    last_line: Instant,
+}
+
+impl<'a> Display<'a> {
+    fn new(messages: &'a Messages) -> Self {
+        let bar = messages.progress_bar(0, "steps");
+        let template = "{prefix}\n{wide_bar} {pos}/{len} steps\n{msg}";
+        bar.set_style(ProgressStyle::with_template(template).expect("the template is valid"));
+        Display { messages, bar, num_steps: 0, num_warnings: 0, last_line: Instant::now() }
+    }
+
+    fn listen(&mut self, receiver: &Receiver<VerifyEvent>, interrupt: &Interrupt, stop: &AtomicBool) {
+        loop {
+            if interrupt.is_asked() && !stop.swap(true, Ordering::Relaxed) {
+                self.say("finishing the step and saving; once more to stop at once");
+            }
+            match receiver.recv_timeout(Duration::from_millis(50)) {
+                Ok(event) => self.show(event),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn say(&self, text: impl std::fmt::Display) {
+        self.bar.suspend(|| self.messages.note(text));
+    }
+
+    fn show(&mut self, event: VerifyEvent) {
+        match event {
+            VerifyEvent::Warning(text) => {
+                self.num_warnings += 1;
+                self.bar.suspend(|| self.messages.failure(text));
+            }
+            VerifyEvent::Started {
+                steps_before,
+                num_steps,
+                num_images,
+                num_validation_images,
+                num_parameters,
+            } => {
+                self.num_steps = num_steps;
+                self.bar.set_length(num_steps);
+                self.bar.set_position(steps_before);
+                let millions = num_parameters as f64 / 1e6;
+                self.say(format!(
+                    "{num_images} images with masks, {millions:.2} million parameters; {num_validation_images} images \
+                     to score on meanwhile"
+                ));
+                if steps_before > 0 {
+                    self.say(format!("continuing after step {steps_before}"));
+                }
+            }
+            VerifyEvent::Step { row, seconds_left } => {
+                let where_we_are = format!("epoch {}  step {}/{}", row.epoch, row.step, self.num_steps);
+                let losses = format!("loss {:.4}  rate {:.2e}", row.losses.total(), row.rate);
+                let speed = format!("{:.1} images/s  {} left", row.images_per_second, duration(seconds_left));
+                if self.bar.is_hidden() {
+                    if self.last_line.elapsed() >= LINE_EVERY {
+                        self.say(format!("{where_we_are}  {losses}  {speed}"));
+                        self.last_line = Instant::now();
+                    }
+                    return;
+                }
+                self.bar.set_position(row.step);
+                self.bar.set_prefix(format!("{where_we_are}  {speed}"));
+                self.bar.set_message(losses);
+            }
+            VerifyEvent::Scored { step, miou, num_images } => {
+                let miou = miou.map_or("–".to_owned(), |miou| format!("{miou:.2} %"));
+                self.say(format!("step {step}: mIoU {miou} on {num_images} images, one scale, no tags"));
+                self.last_line = Instant::now();
+            }
+            VerifyEvent::Saved { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! DeepLabV2: an atrous ResNet and four atrous classifiers whose results are summed (ASPP). Normalised pixels in, a
+//! score (logit) for every class at every eighth pixel out.
+
+use candle_core::{DType, Device, Tensor};
+use serde::{Deserialize, Serialize};
+use vitpcm_ops::{linear, neighbour_sums};
+
+use crate::error::{NetsError, Result};
+use crate::parameters::Parameters;
+use crate::random::Stream;
+use crate::resnet::{ResNet, ResNetConfig, is_frozen_norm};
+use crate::variants::ParameterShape;
+use crate::vit::Precision;
+
+/// The classifiers' dilations in DeepLabV2's "large" form.
+pub const ASPP_RATES: [usize; 4] = [6, 12, 18, 24];
+
+/// Deviation of the classifiers' initial weights (released DeepLabV2).
+const ASPP_STD: f32 = 0.01;
+
+/// Scale of a block's branch in a network that starts from nothing: with frozen norms sixteen blocks of scale one would
+/// double the variance sixteen times.
+const SCRATCH_BRANCH_SCALE: f32 = 0.25;
+
+/// The description of a network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeepLabConfig {
+    /// The ResNet.
+    pub backbone: ResNetConfig,
+    /// Dilations of the classifiers.
+    pub rates: [usize; 4],
+    /// Classes with the background.
+    pub num_classes: usize,
+}
+
+impl DeepLabConfig {
+    /// DeepLabV2 on a backbone. `num_classes` counts the background.
+    pub fn new(backbone: ResNetConfig, num_classes: usize) -> Self {
+        Self { backbone, rates: ASPP_RATES, num_classes }
+    }
+
+    /// Refuses numbers that no network can have.
+    pub fn check(&self) -> Result<()> {
+        self.backbone.check()?;
+        let bad = |reason: String| Err(NetsError::BadConfig { reason });
+        if !(2..=255).contains(&self.num_classes) {
+            return bad(format!("{} classes; expected the background and 1 to 254 more", self.num_classes));
+        }
+        if self.rates.iter().any(|rate| !(1..=1 << 12).contains(rate)) {
+            return bad(format!("dilations {:?}; expected 1 to 4096", self.rates));
+        }
+        Ok(())
+    }
+
+    /// Names and shapes of all parameters.
+    pub fn parameter_shapes(&self) -> Vec<ParameterShape> {
+        let mut shapes = self.backbone.parameter_shapes();
+        shapes.extend(self.head_parameter_shapes());
+        shapes
+    }
+
+    /// Names and shapes of the classifiers.
+    pub fn head_parameter_shapes(&self) -> Vec<ParameterShape> {
+        let (classes, features) = (self.num_classes, self.backbone.num_features());
+        let of_one = |index: usize| {
+            [
+                ParameterShape::new(&format!("aspp.c{index}.weight"), &[classes, 3, 3, features]),
+                ParameterShape::new(&format!("aspp.c{index}.bias"), &[classes]),
+            ]
+        };
+        (0..self.rates.len()).flat_map(of_one).collect()
+    }
+
+    /// How many numbers the network holds.
+    pub fn num_parameters(&self) -> usize {
+        self.parameter_shapes().iter().map(ParameterShape::num_elements).sum()
+    }
+
+    /// Random initial classifiers, from a seed and their names alone.
+    pub fn initial_head(&self, seed: u64, device: &Device) -> Result<Parameters> {
+        self.check()?;
+        draw(self.head_parameter_shapes(), seed, device)
+    }
+
+    /// A backbone that has learned nothing: convolutions after He, norms that pass everything.
+    pub fn initial_backbone(&self, seed: u64, device: &Device) -> Result<Parameters> {
+        self.check()?;
+        draw(self.backbone.parameter_shapes(), seed, device)
+    }
+}
+
+fn draw(shapes: Vec<ParameterShape>, seed: u64, device: &Device) -> Result<Parameters> {
+    let draw_one = |ParameterShape { name, shape }: ParameterShape| {
+        let (stream, count) = (Stream::named(seed, &name), shape.iter().product::<usize>());
+        let normal = |std: f32| (0..count as u64).map(|i| std * stream.normal(i)).collect();
+        let values = match name.rsplit('.').next() {
+            _ if name.starts_with("aspp.") && name.ends_with("weight") => normal(ASPP_STD),
+            _ if !is_frozen_norm(&name) && shape.len() == 4 => {
+                normal((2.0 / (shape[1] * shape[2] * shape[3]) as f32).sqrt())
+            }
+            Some("weight") if name.ends_with("bn3.weight") => vec![SCRATCH_BRANCH_SCALE; count],
+            Some("weight" | "running_var") => vec![1.0; count],
+            _ => vec![0.0; count],
+        };
+        Ok((name, Tensor::from_vec(values, shape, device)?))
+    };
+    shapes.into_iter().map(draw_one).collect()
+}
+
+/// Logits to probabilities, over the classes (the last dimension).
+pub fn class_probabilities(logits: &Tensor) -> Result<Tensor> {
+    Ok(vitpcm_ops::softmax(logits)?)
+}
+
+/// The network, built on the parameters of a store.
+#[derive(Debug, Clone)]
+pub struct DeepLab {
+    config: DeepLabConfig,
+    resnet: ResNet,
+    /// Weights as linear layers from features to nine numbers a class, `[classes · 9, features]`, and biases.
+    classifiers: Vec<(Tensor, Tensor)>,
+}
+
+impl DeepLab {
+    /// Builds the network; the store must hold all of [`DeepLabConfig::parameter_shapes`].
+    pub fn new(config: &DeepLabConfig, parameters: &Parameters) -> Result<Self> {
+        config.check()?;
+        parameters.check(&config.head_parameter_shapes())?;
+        let shape = (config.num_classes * 9, config.backbone.num_features());
+        let classifier = |index: usize| {
+            let weight = parameters.get(&format!("aspp.c{index}.weight"))?.reshape(shape)?;
+            Ok((weight, parameters.get(&format!("aspp.c{index}.bias"))?.clone()))
+        };
+        Ok(Self {
+            config: config.clone(),
+            resnet: ResNet::new(&config.backbone, parameters)?,
+            classifiers: (0..config.rates.len()).map(classifier).collect::<Result<_>>()?,
+        })
+    }
+
+    /// The same network, its ResNet computed in other numbers.
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { resnet: self.resnet.with_precision(precision), ..self }
+    }
+
+    /// Its description.
+    pub fn config(&self) -> &DeepLabConfig {
+        &self.config
+    }
+
+    /// Pixels to logits, f32.
+    ///
+    /// # Shapes
+    /// pixels `[B, H, W, 3]`, RGB, f32, normalised as the weights expect; result `[B, ⌈H/8⌉, ⌈W/8⌉, classes]`. Where H
+    /// and W are one more than a multiple of 8, the corners of both grids coincide.
+    pub fn forward(&self, pixels: &Tensor) -> Result<Tensor> {
+        let features = self.resnet.forward(pixels)?;
+        let mut sum: Option<Tensor> = None;
+        for ((weight, bias), &rate) in self.classifiers.iter().zip(&self.config.rates) {
+            let logits = neighbour_sums(&linear(&features, weight, None)?, rate)?;
+            let logits = logits.broadcast_add(&bias.to_dtype(DType::F32)?)?;
+            sum = Some(match sum {
+                Some(sum) => (sum + logits)?,
+                None => logits,
+            });
+        }
+        sum.ok_or_else(|| NetsError::BadConfig { reason: "no classifiers".to_owned() })
+    }
+}

@@ -1,0 +1,124 @@
+//! The model file of the verification network: one safetensors file with the parameters and, in its metadata,
+//! everything needed to run them. Other metadata than a model from tags has, so that none is taken for the other.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use candle_core::Device;
+use serde::{Deserialize, Serialize};
+
+use crate::deeplab::{DeepLab, DeepLabConfig};
+use crate::error::{Fault, NetsError, Parsed, Result};
+use crate::model_file::{Storage, compare_parameters, json, read_parameters, write_parameters};
+use crate::normalisation::Normalisation;
+use crate::parameters::Parameters;
+use crate::weight_file::WeightFile;
+
+/// What the metadata calls this kind of file.
+const FORMAT: &str = "vitpcm-deeplab";
+/// The version this program writes and the only one it reads.
+const FORMAT_VERSION: &str = "1";
+
+/// All that a model file says about its network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeepLabInfo {
+    /// The network.
+    pub network: DeepLabConfig,
+    /// Names of the classes; the first is the background.
+    pub classes: Vec<String>,
+    /// Side in pixels of the crops it was trained on.
+    pub crop: usize,
+    /// What its pixels went through.
+    pub normalisation: Normalisation,
+    /// Where it comes from: what made it, on which data, how well it did. Free keys.
+    pub provenance: BTreeMap<String, String>,
+}
+
+impl DeepLabInfo {
+    /// Refuses descriptions that contradict themselves.
+    pub fn check(&self) -> Result<()> {
+        self.network.check()?;
+        let bad = |reason: String| Err(NetsError::BadConfig { reason });
+        if self.classes.len() != self.network.num_classes {
+            let (names, classes) = (self.classes.len(), self.network.num_classes);
+            return bad(format!("{names} class names for {classes} classes"));
+        }
+        let numbers = self.normalisation.mean.iter().chain(&self.normalisation.std);
+        if !numbers.into_iter().all(|x| x.is_finite()) || self.normalisation.std.iter().any(|&std| std <= 0.0)
+        {
+            return bad("a normalisation with a deviation that is not positive".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// A verification network: its description and its parameters.
+#[derive(Debug, Clone)]
+pub struct DeepLabModel {
+    /// What the network is and where it comes from.
+    pub info: DeepLabInfo,
+    /// All parameters, f32.
+    pub parameters: Parameters,
+}
+
+impl DeepLabModel {
+    /// Whether a file says that it is one.
+    pub fn is_in(file: &WeightFile) -> bool {
+        file.metadata().get("format").is_some_and(|format| format == FORMAT)
+    }
+
+    /// Reads a model from a file that is open.
+    pub fn from_weight_file(file: &WeightFile, device: &Device) -> Result<Self> {
+        let info = read_info(file)?;
+        let name = info.network.backbone.name();
+        compare_parameters(name, &info.network.parameter_shapes(), file).into_result()?;
+        Ok(Self { info, parameters: read_parameters(file, device)? })
+    }
+
+    /// The network, sharing the model's parameters.
+    pub fn network(&self) -> Result<DeepLab> {
+        DeepLab::new(&self.info.network, &self.parameters)
+    }
+
+    /// Writes the model file, whole or not at all.
+    pub fn save(&self, path: impl AsRef<Path>, storage: Storage) -> Result<()> {
+        let info = &self.info;
+        info.check()?;
+        let json = |value: serde_json::Value| value.to_string();
+        let metadata = BTreeMap::from([
+            ("format", FORMAT.to_owned()),
+            ("format_version", FORMAT_VERSION.to_owned()),
+            ("variant", info.network.backbone.name().to_owned()),
+            ("network", json(serde_json::json!(info.network))),
+            ("classes", json(serde_json::json!(info.classes))),
+            ("crop", info.crop.to_string()),
+            ("normalisation", json(serde_json::json!(info.normalisation))),
+            ("provenance", json(serde_json::json!(info.provenance))),
+        ]);
+        let shapes = info.network.parameter_shapes();
+        write_parameters(path.as_ref(), &metadata, shapes, &self.parameters, storage)
+    }
+}
+
+/// The description of a model, from its file's metadata.
+pub(crate) fn read_info(file: &WeightFile) -> Result<DeepLabInfo> {
+    let info = parse_info(file.metadata()).map_err(|fault| fault.at(file.path()))?;
+    info.check().map_err(|error| Fault::from(error.to_string()).at(file.path()))?;
+    Ok(info)
+}
+
+fn parse_info(metadata: &BTreeMap<String, String>) -> Parsed<DeepLabInfo> {
+    let get = |key: &str| {
+        metadata.get(key).ok_or_else(|| Fault::from(format!("a model without `{key}` in its metadata")))
+    };
+    if get("format")? != FORMAT || get("format_version")? != FORMAT_VERSION {
+        return Err(format!("expected a {FORMAT} of version {FORMAT_VERSION}").into());
+    }
+    Ok(DeepLabInfo {
+        network: json("network", get("network")?)?,
+        classes: json("classes", get("classes")?)?,
+        crop: json("crop", get("crop")?)?,
+        normalisation: json("normalisation", get("normalisation")?)?,
+        provenance: json("provenance", get("provenance")?)?,
+    })
+}

@@ -1,0 +1,310 @@
+//! ResNets of bottleneck blocks with atrous last stages (output stride 8) and frozen batch norm: the backbone of the
+//! verification network. Images are channels last, and so are the weights of convolutions (`[out, k, k, in]`); names
+//! are torchvision's.
+
+use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
+use vitpcm_ops::{Activation, ConvNorm, Window, conv_norm, max_pool};
+
+use crate::error::{NetsError, Result};
+use crate::parameters::Parameters;
+use crate::variants::ParameterShape;
+use crate::vit::Precision;
+
+/// Pixels of the image from one feature to the next.
+pub const OUTPUT_STRIDE: usize = 8;
+
+/// Stride and dilation of the four stages: the last two look further instead of moving further.
+const STAGES: [(usize, usize); 4] = [(1, 1), (2, 1), (1, 2), (1, 4)];
+
+/// Features of a block's result, as a multiple of its 3×3 convolution's.
+const EXPANSION: usize = 4;
+
+/// The convolution of a block that carries the stride.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StrideOn {
+    /// The first, 1×1: the original, Caffe and Keras.
+    First,
+    /// The second, 3×3: torchvision.
+    Second,
+}
+
+/// The numbers that describe a ResNet.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResNetConfig {
+    /// Blocks of each stage.
+    pub blocks: [usize; 4],
+    /// Features of the entrance and of the first stage's 3×3 convolutions; each stage doubles them.
+    pub width: usize,
+    /// Where the stride sits.
+    pub stride_on: StrideOn,
+    /// Epsilon of the batch norms (torchvision 1e-5, older Keras 1e-3).
+    pub norm_eps: f64,
+}
+
+/// A ResNet by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResNetVariant {
+    /// The name used in flags and files.
+    pub name: &'static str,
+    /// Blocks of each stage.
+    pub blocks: [usize; 4],
+    /// See [`ResNetConfig::width`].
+    pub width: usize,
+}
+
+/// All variants; `resnet-nano` is ours, for tests.
+pub const RESNETS: [ResNetVariant; 3] = [
+    ResNetVariant { name: "resnet-nano", blocks: [1, 1, 1, 1], width: 8 },
+    ResNetVariant { name: "resnet50", blocks: [3, 4, 6, 3], width: 64 },
+    ResNetVariant { name: "resnet101", blocks: [3, 4, 23, 3], width: 64 },
+];
+
+impl ResNetVariant {
+    /// The variant of this name.
+    pub fn named(name: &str) -> Result<Self> {
+        RESNETS.into_iter().find(|variant| variant.name == name).ok_or_else(|| NetsError::UnknownVariant {
+            name: name.to_owned(),
+            known: RESNETS.iter().map(|variant| variant.name.to_owned()).collect(),
+        })
+    }
+
+    /// Its numbers in torchvision's form.
+    pub fn config(&self) -> ResNetConfig {
+        let (blocks, width) = (self.blocks, self.width);
+        ResNetConfig { blocks, width, stride_on: StrideOn::Second, norm_eps: 1e-5 }
+    }
+}
+
+impl ResNetConfig {
+    /// The variant's name, or `custom`.
+    pub fn name(&self) -> &'static str {
+        let same = |variant: &ResNetVariant| (variant.blocks, variant.width) == (self.blocks, self.width);
+        RESNETS.into_iter().find(same).map_or("custom", |variant| variant.name)
+    }
+
+    /// Features of every pixel of the result.
+    pub fn num_features(&self) -> usize {
+        8 * self.width * EXPANSION
+    }
+
+    /// Refuses numbers that no network can have; the limits are far above every published ResNet.
+    pub fn check(&self) -> Result<()> {
+        let bad = |reason: String| Err(NetsError::BadConfig { reason });
+        if self.blocks.iter().any(|blocks| !(1..=128).contains(blocks)) || !(1..=1024).contains(&self.width) {
+            return bad(format!(
+                "stages of {:?} blocks, width {}; expected 1 to 128 blocks, 1 to 1024",
+                self.blocks, self.width
+            ));
+        }
+        if !(self.norm_eps.is_finite() && self.norm_eps > 0.0) {
+            return bad(format!("norm_eps is {}; expected a positive number", self.norm_eps));
+        }
+        Ok(())
+    }
+
+    /// Names and shapes of all parameters.
+    pub fn parameter_shapes(&self) -> Vec<ParameterShape> {
+        let mut shapes = Vec::new();
+        let mut layer = |conv: &str, norm: &str, [out, kernel, inputs]: [usize; 3]| {
+            shapes.push(ParameterShape::new(&format!("{conv}.weight"), &[out, kernel, kernel, inputs]));
+            for part in NORM_PARTS {
+                shapes.push(ParameterShape::new(&format!("{norm}.{part}"), &[out]));
+            }
+        };
+        layer("conv1", "bn1", [self.width, 7, 3]);
+        for block in self.block_list() {
+            let Block { name, inputs, width, .. } = &block;
+            layer(&format!("{name}.conv1"), &format!("{name}.bn1"), [*width, 1, *inputs]);
+            layer(&format!("{name}.conv2"), &format!("{name}.bn2"), [*width, 3, *width]);
+            layer(&format!("{name}.conv3"), &format!("{name}.bn3"), [width * EXPANSION, 1, *width]);
+            if block.is_first {
+                let (conv, norm) = (format!("{name}.downsample.0"), format!("{name}.downsample.1"));
+                layer(&conv, &norm, [width * EXPANSION, 1, *inputs]);
+            }
+        }
+        shapes
+    }
+
+    /// All blocks in their order.
+    fn block_list(&self) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        let mut inputs = self.width;
+        for (stage, ((stride, dilation), count)) in STAGES.into_iter().zip(self.blocks).enumerate() {
+            let width = self.width << stage;
+            for index in 0..count {
+                let is_first = index == 0;
+                let name = format!("layer{}.{index}", stage + 1);
+                let stride = if is_first { stride } else { 1 };
+                blocks.push(Block { name, inputs, width, stride, dilation, is_first });
+                inputs = width * EXPANSION;
+            }
+        }
+        blocks
+    }
+}
+
+/// What a batch norm holds, by torchvision's names.
+const NORM_PARTS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
+
+/// Whether a parameter belongs to a batch norm and so is never trained.
+pub fn is_frozen_norm(name: &str) -> bool {
+    let mut parts = name.rsplit('.').skip(1);
+    match (parts.next(), parts.next()) {
+        (Some("1"), Some("downsample")) => true,
+        (Some(norm), _) => norm.starts_with("bn"),
+        (None, _) => false,
+    }
+}
+
+/// The numbers of one block.
+struct Block {
+    name: String,
+    inputs: usize,
+    width: usize,
+    stride: usize,
+    dilation: usize,
+    is_first: bool,
+}
+
+/// A convolution and what follows it.
+#[derive(Debug, Clone)]
+struct Layer {
+    weight: Tensor,
+    norm: ConvNorm,
+}
+
+impl Layer {
+    fn new(
+        parameters: &Parameters,
+        (conv, norm): (&str, &str),
+        window: Window,
+        activation: Activation,
+        eps: f64,
+    ) -> Result<Self> {
+        let [weight, bias, mean, variance] =
+            NORM_PARTS.map(|part| parameters.get(&format!("{norm}.{part}")).map(Tensor::detach));
+        let scale = (weight? / (variance? + eps)?.sqrt()?)?;
+        let shift = (bias? - (mean? * &scale)?)?;
+        let weight = parameters.get(&format!("{conv}.weight"))?.clone();
+        Ok(Self { weight, norm: ConvNorm { window, scale, shift, activation } })
+    }
+
+    fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        Ok(conv_norm(x, &self.weight, &self.norm, residual)?)
+    }
+}
+
+/// A block: 1×1, 3×3, 1×1, and the way around them.
+#[derive(Debug, Clone)]
+struct Bottleneck {
+    layers: [Layer; 3],
+    downsample: Option<Layer>,
+}
+
+impl Bottleneck {
+    fn new(block: &Block, config: &ResNetConfig, parameters: &Parameters) -> Result<Self> {
+        let Block { name, stride, dilation, is_first, .. } = block;
+        let pointwise = |stride: usize| Window { stride, padding: 0, dilation: 1 };
+        let (first, second) = match config.stride_on {
+            StrideOn::First => (*stride, 1),
+            StrideOn::Second => (1, *stride),
+        };
+        let wide = Window { stride: second, padding: *dilation, dilation: *dilation };
+        let layer = |conv: &str, norm: &str, window: Window, activation: Activation| {
+            let names = (format!("{name}.{conv}"), format!("{name}.{norm}"));
+            Layer::new(parameters, (&names.0, &names.1), window, activation, config.norm_eps)
+        };
+        Ok(Self {
+            layers: [
+                layer("conv1", "bn1", pointwise(first), Activation::Relu)?,
+                layer("conv2", "bn2", wide, Activation::Relu)?,
+                layer("conv3", "bn3", pointwise(1), Activation::Relu)?,
+            ],
+            downsample: is_first
+                .then(|| layer("downsample.0", "downsample.1", pointwise(*stride), Activation::None))
+                .transpose()?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let residual = match &self.downsample {
+            Some(layer) => layer.forward(x, None)?,
+            None => x.clone(),
+        };
+        let [first, second, third] = &self.layers;
+        third.forward(&second.forward(&first.forward(x, None)?, None)?, Some(&residual))
+    }
+}
+
+/// A ResNet without a task.
+#[derive(Debug, Clone)]
+pub struct ResNet {
+    entrance: Layer,
+    blocks: Vec<Bottleneck>,
+    precision: Precision,
+}
+
+impl ResNet {
+    /// Builds the network; the store must hold all of [`ResNetConfig::parameter_shapes`].
+    pub fn new(config: &ResNetConfig, parameters: &Parameters) -> Result<Self> {
+        config.check()?;
+        parameters.check(&config.parameter_shapes())?;
+        let window = Window { stride: 2, padding: 3, dilation: 1 };
+        let entrance = Layer::new(parameters, ("conv1", "bn1"), window, Activation::Relu, config.norm_eps)?;
+        let blocks = config.block_list();
+        let blocks = blocks.iter().map(|block| Bottleneck::new(block, config, parameters));
+        Ok(Self { entrance, blocks: blocks.collect::<Result<_>>()?, precision: Precision::F32 })
+    }
+
+    /// The same network, computed in other numbers behind its entrance.
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
+    /// Pixels to features.
+    ///
+    /// # Shapes
+    /// pixels `[B, H, W, 3]`, RGB, f32, normalised as the weights expect; result `[B, ⌈H/8⌉, ⌈W/8⌉, 32 · width]`
+    pub fn forward(&self, pixels: &Tensor) -> Result<Tensor> {
+        if pixels.dims4()?.3 != 3 {
+            let reason = format!("pixels of shape {:?}; expected [batch, height, width, 3]", pixels.dims());
+            return Err(NetsError::BadConfig { reason });
+        }
+        // In f32 on every device: pixels less their mean lose half a grey level in bf16.
+        let mut features =
+            max_pool(&self.entrance.forward(pixels, None)?)?.to_dtype(self.precision.dtype())?;
+        for block in &self.blocks {
+            features = block.forward(&features)?;
+        }
+        Ok(features)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resnets_have_their_published_numbers_of_parameters() {
+        // torchvision: 25,557,032 and 44,549,160 with the classifier of 2048 · 1000 + 1000, without the norms' running
+        // statistics, which are as many as their weights and biases.
+        for (name, published) in [("resnet50", 25_557_032), ("resnet101", 44_549_160)] {
+            let shapes = ResNetVariant::named(name).unwrap().config().parameter_shapes();
+            let learned = shapes.iter().filter(|parameter| !parameter.name.contains("running_"));
+            let count: usize = learned.map(ParameterShape::num_elements).sum();
+            assert_eq!(count + 2048 * 1000 + 1000, published, "{name}");
+        }
+    }
+
+    #[test]
+    fn norms_are_told_from_convolutions_by_name() {
+        let config = ResNetVariant::named("resnet-nano").unwrap().config();
+        for parameter in config.parameter_shapes() {
+            assert_eq!(is_frozen_norm(&parameter.name), parameter.shape.len() == 1, "{}", parameter.name);
+        }
+        assert!(!is_frozen_norm("aspp.c0.bias") && !is_frozen_norm("weight"));
+    }
+}

@@ -1,0 +1,102 @@
+//! TensorFlow.js models: a `model.json` that names its arrays one after the other, and shards beside it that hold their
+//! bytes. The shards are read into memory; arrays of quantised numbers are listed, not read.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{ArrayEntry, ElementType, Place};
+use crate::error::Parsed;
+
+/// Far above every published model.
+const MAX_BYTES: u64 = 8 << 30;
+
+#[derive(Deserialize)]
+struct Model {
+    #[serde(rename = "weightsManifest")]
+    weights_manifest: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    paths: Vec<String>,
+    weights: Vec<Weight>,
+}
+
+#[derive(Deserialize)]
+struct Weight {
+    name: String,
+    shape: Vec<usize>,
+    dtype: String,
+    quantization: Option<Quantization>,
+}
+
+#[derive(Deserialize)]
+struct Quantization {
+    dtype: String,
+}
+
+/// Whether a file may be a `model.json`: safetensors have their brace behind eight bytes of length.
+pub(super) fn is_json(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&b'{') && bytes.get(8) != Some(&b'{')
+}
+
+/// The bytes of all shards beside `path`, and the arrays in them.
+pub(super) fn read(path: &Path, json: &[u8]) -> Parsed<(Vec<u8>, BTreeMap<String, ArrayEntry>)> {
+    let model: Model = serde_json::from_slice(json)
+        .map_err(|error| format!("JSON that is no TensorFlow.js model (`weightsManifest`): {error}"))?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let (mut bytes, mut entries) = (Vec::new(), BTreeMap::new());
+    for group in model.weights_manifest {
+        let mut start = bytes.len();
+        for name in &group.paths {
+            // A plain name: a model may not point out of its folder.
+            if Path::new(name).file_name() != Some(name.as_ref()) {
+                return Err(format!("a shard called `{name}`; expected a file name").into());
+            }
+            let shard = folder.join(name);
+            let length =
+                std::fs::metadata(&shard).map_err(|error| format!("its shard {name}: {error}"))?.len();
+            if bytes.len() as u64 + length > MAX_BYTES {
+                return Err(format!("shards of more than {MAX_BYTES} bytes").into());
+            }
+            bytes.extend(std::fs::read(&shard).map_err(|error| format!("its shard {name}: {error}"))?);
+        }
+        for weight in group.weights {
+            let (entry, end) = entry(weight, start, bytes.len())?;
+            start = end;
+            entries.insert(entry.name.clone(), entry);
+        }
+        if start != bytes.len() {
+            return Err(
+                format!("the shards hold {} bytes more than the arrays need", bytes.len() - start).into()
+            );
+        }
+    }
+    Ok((bytes, entries))
+}
+
+/// An array that begins at `start`, and where it ends.
+fn entry(weight: Weight, start: usize, available: usize) -> Parsed<(ArrayEntry, usize)> {
+    let Weight { name, shape, dtype, quantization } = weight;
+    let stored = quantization.as_ref().map_or(&dtype, |quantization| &quantization.dtype);
+    let size = match stored.as_str() {
+        "float32" | "int32" => 4,
+        "float16" | "uint16" => 2,
+        "uint8" | "bool" => 1,
+        other => return Err(format!("`{name}`: elements of type {other}").into()),
+    };
+    let element_type = match stored.as_str() {
+        "float32" => ElementType::F32,
+        "float16" => ElementType::F16,
+        other => ElementType::Other(other.to_owned()),
+    };
+    let num_bytes = shape.iter().try_fold(size, |product: usize, &n| product.checked_mul(n));
+    let end = num_bytes.and_then(|num_bytes| start.checked_add(num_bytes)).filter(|&end| end <= available);
+    let Some(end) = end else {
+        return Err(format!("`{name}`: shape {shape:?} reaches behind the end of the shards").into());
+    };
+    let place = Place::File { start, length: end - start };
+    Ok((ArrayEntry { name, element_type, shape, strides: None, place, byte_offset: 0 }, end))
+}

@@ -1,0 +1,288 @@
+//! Convolutions of a ResNet whose batch norm is frozen: convolution, norm, residual and ReLU as one operation, which
+//! keeps one array for backward instead of four.
+
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
+
+use crate::composed;
+use crate::cpu::conv as kernels;
+use crate::cpu::conv::ConvShape;
+use crate::cpu::simd::SimdPath;
+#[cfg(feature = "cuda")]
+use crate::cuda::{self, View};
+use crate::tensors::{Floats, floats, has_kernels, output, tensor};
+
+/// Where a convolution looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Pixels from one output to the next.
+    pub stride: usize,
+    /// Zeros around the image.
+    pub padding: usize,
+    /// Pixels from one tap of the kernel to the next.
+    pub dilation: usize,
+}
+
+/// What stands behind a convolution and its norm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing.
+    None,
+    /// What is negative becomes zero.
+    Relu,
+}
+
+/// What a convolution's result goes through: `activation(scale · result + shift + residual)`.
+#[derive(Debug, Clone)]
+pub struct ConvNorm {
+    /// Where it looks.
+    pub window: Window,
+    /// A factor a channel, f32; has no gradient.
+    pub scale: Tensor,
+    /// A summand a channel, f32; has no gradient.
+    pub shift: Tensor,
+    /// At the end.
+    pub activation: Activation,
+}
+
+/// A convolution, its frozen batch norm, a residual to be added, and the activation. The result has the type of x.
+///
+/// # Shapes
+/// x `[B, H, W, C]`, weight `[O, k, k, C]`, scale and shift `[O]`, residual and result `[B, H', W', O]`.
+pub fn conv_norm(x: &Tensor, weight: &Tensor, norm: &ConvNorm, residual: Option<&Tensor>) -> Result<Tensor> {
+    let shape = shape_of(x.dims(), weight.dims(), norm.window)?;
+    let result = [shape.batch, shape.out_height(), shape.out_width(), shape.out_channels];
+    let fits = |tensor: &Tensor| tensor.dims() == [shape.out_channels] && tensor.dtype() == DType::F32;
+    if !fits(&norm.scale) || !fits(&norm.shift) {
+        bail!("conv_norm: expected scale and shift of {} f32", shape.out_channels);
+    }
+    if residual.is_some_and(|residual| residual.dims() != result || residual.dtype() != x.dtype()) {
+        bail!("conv_norm: the residual is {:?}, expected {result:?}", residual.map(Tensor::dims));
+    }
+    let mut tensors = vec![x, weight];
+    tensors.extend(residual);
+    if !has_kernels(&tensors) {
+        return composed::conv_norm(x, weight, norm, residual);
+    }
+    let norm = ConvNorm {
+        scale: norm.scale.contiguous()?.detach(),
+        shift: norm.shift.contiguous()?.detach(),
+        ..norm.clone()
+    };
+    let (x, weight) = (x.contiguous()?, weight.contiguous()?);
+    match residual {
+        Some(residual) => x.apply_op3(&weight, &residual.contiguous()?, norm),
+        None => x.apply_op2(&weight, norm),
+    }
+}
+
+fn shape_of(x: &[usize], weight: &[usize], window: Window) -> Result<ConvShape> {
+    let (&[batch, height, width, channels], &[out_channels, kernel, kernel_width, in_channels]) = (x, weight)
+    else {
+        bail!("conv_norm: x {x:?} and weight {weight:?}, expected [B, H, W, C] and [O, k, k, C]");
+    };
+    let Window { stride, padding, dilation } = window;
+    if in_channels != channels || kernel != kernel_width || kernel == 0 || stride == 0 || dilation == 0 {
+        bail!("conv_norm: weight {weight:?} with {window:?} does not fit x {x:?}");
+    }
+    Ok(ConvShape { batch, height, width, channels, out_channels, kernel, stride, padding, dilation })
+}
+
+impl ConvNorm {
+    fn forward(
+        &self,
+        x: (&CpuStorage, &Layout),
+        weight: (&CpuStorage, &Layout),
+        residual: Option<&[f32]>,
+    ) -> Result<(CpuStorage, Shape)> {
+        let shape = shape_of(x.1.dims(), weight.1.dims(), self.window)?;
+        let mut y = output(shape.rows() * shape.out_channels);
+        let (x, weight) = (floats(x.0, x.1)?, floats(weight.0, weight.1)?);
+        kernels::forward(SimdPath::detect(), &shape, x, weight, &mut y);
+        let (scale, shift) = (Floats::of(&self.scale)?, Floats::of(&self.shift)?);
+        kernels::finish(self.activation, scale.get()?, shift.get()?, residual, &mut y);
+        Ok((CpuStorage::F32(y), result_shape(&shape)))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn forward_on_cuda(
+        &self,
+        x: (&candle_core::CudaStorage, &Layout),
+        weight: (&candle_core::CudaStorage, &Layout),
+        residual: Option<View<'_>>,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        let shape = shape_of(x.1.dims(), weight.1.dims(), self.window)?;
+        let (x, weight) = (View::new(x.0, x.1)?, View::new(weight.0, weight.1)?);
+        let y = cuda::conv::forward(&shape, &x, &weight)?;
+        let (scale, shift) = (View::of(&self.scale)?, View::of(&self.shift)?);
+        cuda::conv::finish(self.activation, &scale, &shift, residual.as_ref(), &y)?;
+        Ok((y.into_storage(), result_shape(&shape)))
+    }
+
+    /// The gradients of x, weight and residual that the graph asks for.
+    fn backward(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        residual: Option<&Tensor>,
+        y: &Tensor,
+        grad_y: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let shape = shape_of(x.dims(), weight.dims(), self.window)?;
+        let (y, grad_y) = (y.contiguous()?, grad_y.contiguous()?);
+        let residual = residual.filter(|residual| residual.track_op());
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            return self.backward_on_cuda(&shape, x, weight, residual, &y, &grad_y);
+        }
+        let path = SimdPath::detect();
+        let mut grad_product = output(y.elem_count());
+        let mut grad_residual = residual.map(|_| output(y.elem_count()));
+        let scale = Floats::of(&self.scale)?;
+        kernels::finish_backward(
+            self.activation,
+            scale.get()?,
+            Floats::of(&y)?.get()?,
+            Floats::of(&grad_y)?.get()?,
+            grad_residual.as_deref_mut(),
+            &mut grad_product,
+        );
+        let grad_x = match x.track_op() {
+            true => {
+                let mut grad_x = output(x.elem_count());
+                kernels::backward_x(path, &shape, Floats::of(weight)?.get()?, &grad_product, &mut grad_x);
+                Some(tensor(grad_x, x.dims())?)
+            }
+            false => None,
+        };
+        let grad_weight = match weight.track_op() {
+            true => {
+                let mut grad_weight = output(weight.elem_count());
+                let x = Floats::of(x)?;
+                kernels::backward_weight(path, &shape, x.get()?, &grad_product, &mut grad_weight);
+                Some(tensor(grad_weight, weight.dims())?)
+            }
+            false => None,
+        };
+        let grad_residual = grad_residual.map(|grad| tensor(grad, y.dims())).transpose()?;
+        Ok((grad_x, grad_weight, grad_residual))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn backward_on_cuda(
+        &self,
+        shape: &ConvShape,
+        x: &Tensor,
+        weight: &Tensor,
+        residual: Option<&Tensor>,
+        y: &Tensor,
+        grad_y: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let (x_view, weight_view) = (View::of(x)?, View::of(weight)?);
+        let (grad_residual, grad_product) = cuda::conv::finish_backward(
+            self.activation,
+            &View::of(&self.scale)?,
+            &View::of(y)?,
+            &View::of(grad_y)?,
+            residual.is_some(),
+        )?;
+        let grad_product = grad_product.view();
+        let grad_x = match x.track_op() {
+            true => Some(cuda::conv::backward_x(shape, &weight_view, &grad_product)?.into_tensor(x.dims())),
+            false => None,
+        };
+        let grad_weight = match weight.track_op() {
+            true => {
+                let grad = cuda::conv::backward_weight(shape, &x_view, &grad_product)?;
+                Some(grad.into_tensor(weight.dims()).to_dtype(weight.dtype())?)
+            }
+            false => None,
+        };
+        Ok((grad_x, grad_weight, grad_residual.map(|grad| grad.into_tensor(y.dims()))))
+    }
+}
+
+fn result_shape(shape: &ConvShape) -> Shape {
+    (shape.batch, shape.out_height(), shape.out_width(), shape.out_channels).into()
+}
+
+impl CustomOp2 for ConvNorm {
+    fn name(&self) -> &'static str {
+        "conv-norm"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.forward((x, x_layout), (weight, weight_layout), None)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &candle_core::CudaStorage,
+        x_layout: &Layout,
+        weight: &candle_core::CudaStorage,
+        weight_layout: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        self.forward_on_cuda((x, x_layout), (weight, weight_layout), None)
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        y: &Tensor,
+        grad_y: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let (grad_x, grad_weight, _) = self.backward(x, weight, None, y, grad_y)?;
+        Ok((grad_x, grad_weight))
+    }
+}
+
+impl CustomOp3 for ConvNorm {
+    fn name(&self) -> &'static str {
+        "conv-norm-residual"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+        residual: &CpuStorage,
+        residual_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let residual = floats(residual, residual_layout)?;
+        self.forward((x, x_layout), (weight, weight_layout), Some(residual))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &candle_core::CudaStorage,
+        x_layout: &Layout,
+        weight: &candle_core::CudaStorage,
+        weight_layout: &Layout,
+        residual: &candle_core::CudaStorage,
+        residual_layout: &Layout,
+    ) -> Result<(candle_core::CudaStorage, Shape)> {
+        let residual = View::new(residual, residual_layout)?;
+        self.forward_on_cuda((x, x_layout), (weight, weight_layout), Some(residual))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        residual: &Tensor,
+        y: &Tensor,
+        grad_y: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        self.backward(x, weight, Some(residual), y, grad_y)
+    }
+}

@@ -1,0 +1,27 @@
+//! A step of SGD on one parameter, in place.
+
+use candle_core::{DType, Result, Tensor, bail};
+
+use super::View;
+use super::launch::{Argument, ELEMENTWISE, Threads, launch};
+use crate::sgd::SgdStep;
+
+pub(crate) fn sgd_step(weight: &Tensor, velocity: &Tensor, gradient: &Tensor, step: SgdStep) -> Result<()> {
+    let view = |tensor| View::of(tensor)?.expect(DType::F32);
+    let (weight, velocity, gradient) = (view(weight)?, view(velocity)?, view(gradient)?);
+    if [velocity.len, gradient.len] != [weight.len; 2] {
+        bail!("sgd: the parameter, its velocity and its gradient differ in size");
+    }
+    let arguments = [
+        Argument::Pointer(weight.pointer),
+        Argument::Pointer(velocity.pointer),
+        Argument::Pointer(gradient.pointer),
+        Argument::Long(weight.len as i64),
+        Argument::Float(step.rate),
+        Argument::Float(step.momentum),
+        Argument::Float(step.weight_decay),
+    ];
+    // SAFETY: all three have the length that the kernel is told. The first two are written though candle lends them for
+    // reading: everything that reads them is behind this launch on the same stream or has been before it.
+    unsafe { launch(&weight.device, ELEMENTWISE, "sgd", Threads::striding(weight.len), &arguments) }
+}

@@ -1,0 +1,197 @@
+//! What a verification step takes: crops, and for each grid on which logits are compared what they should be. Batches
+//! are put together on a thread of their own while the step before is computed.
+
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use candle_core::{Device, Tensor};
+use rayon::prelude::*;
+use vitpcm_data::{Crop, CropLoader, LoadedCrop};
+use vitpcm_masks::IGNORE;
+use vitpcm_masks::resampling::{Alignment, nearest_indices};
+use vitpcm_nets::Normalisation;
+use vitpcm_nets::resnet::OUTPUT_STRIDE;
+use vitpcm_ops::Uploader;
+
+use crate::error::Result;
+
+/// The scales at which the network sees a crop: DeepLabV2's multi-scale training.
+pub const SCALES: [f64; 3] = [1.0, 0.75, 0.5];
+
+/// Batches made ahead of the step that takes them.
+const AHEAD: usize = 2;
+
+/// A batch of crops of side `S`.
+#[derive(Debug, Clone)]
+pub struct CropBatch {
+    /// Normalised, `[B, S, S, 3]`.
+    pub pixels: Tensor,
+    /// For each of [`SCALES`] what the logits should be.
+    pub targets: Vec<CropTarget>,
+    /// The images' names, for messages.
+    pub names: Vec<String>,
+}
+
+/// The labels at the points of a grid.
+#[derive(Debug, Clone)]
+pub struct CropTarget {
+    /// 1 for the label's class, 0 for the others; only zeros for "ignore", `[B, G, G, classes]`.
+    pub one_hot: Tensor,
+    /// How many points have a label.
+    pub num_labelled: usize,
+}
+
+/// Cells along a side of the grid of a crop seen at a scale.
+pub(crate) fn cells_at(side: usize, scale: f64) -> usize {
+    ((side - 1) as f64 / OUTPUT_STRIDE as f64 * scale).round() as usize + 1
+}
+
+impl CropBatch {
+    /// Puts crops of one side together. At least one.
+    pub fn new(
+        crops: &[(String, Crop)],
+        side: usize,
+        normalisation: &Normalisation,
+        num_classes: usize,
+        device: &Device,
+    ) -> Result<Self> {
+        let (count, len) = (crops.len(), 3 * side * side);
+        let mut pixels = vec![0f32; count * len];
+        pixels.par_chunks_exact_mut(len).zip(crops).for_each(|(target, (_, crop))| {
+            for (target, pixel) in target.chunks_exact_mut(3).zip(crop.pixels.chunks_exact(3)) {
+                for channel in 0..3 {
+                    target[channel] = normalisation.normalise(channel, pixel[channel]);
+                }
+            }
+        });
+        let targets = SCALES.map(|scale| {
+            let cells = cells_at(side, scale);
+            let points = nearest_indices(side, cells, Alignment::AlignCorners);
+            let mut one_hot = vec![0f32; count * cells * cells * num_classes];
+            let mut num_labelled = 0;
+            for ((_, crop), one_hot) in
+                crops.iter().zip(one_hot.chunks_exact_mut(cells * cells * num_classes))
+            {
+                let labels =
+                    points.iter().flat_map(|y| points.iter().map(move |x| crop.labels[y * side + x]));
+                for (label, row) in labels.zip(one_hot.chunks_exact_mut(num_classes)) {
+                    if label != IGNORE {
+                        row[usize::from(label)] = 1.0;
+                        num_labelled += 1;
+                    }
+                }
+            }
+            let one_hot = Tensor::from_vec(one_hot, (count, cells, cells, num_classes), device)?;
+            Ok(CropTarget { one_hot, num_labelled })
+        });
+        Ok(Self {
+            pixels: Tensor::from_vec(pixels, (count, side, side, 3), device)?,
+            targets: targets.into_iter().collect::<Result<_>>()?,
+            names: crops.iter().map(|(name, _)| name.clone()).collect(),
+        })
+    }
+
+    /// The same batch in the device's memory.
+    pub fn uploaded(self, uploader: &mut Uploader) -> Result<Self> {
+        let pixels = uploader.upload(&self.pixels)?;
+        let target = |CropTarget { one_hot, num_labelled }: CropTarget| {
+            Ok(CropTarget { one_hot: uploader.upload(&one_hot)?, num_labelled })
+        };
+        Ok(Self {
+            pixels,
+            targets: self.targets.into_iter().map(target).collect::<Result<_>>()?,
+            names: self.names,
+        })
+    }
+}
+
+/// The crops of one step.
+pub(crate) struct StepCrops {
+    /// In the device's memory; none where no image could be read.
+    pub(crate) batch: Option<CropBatch>,
+    /// Images that could not be read, and why.
+    pub(crate) broken: Vec<String>,
+    /// Places of the epoch's order that the step takes.
+    pub(crate) num_places: usize,
+}
+
+/// How crops become batches.
+#[derive(Clone)]
+pub(crate) struct CropBatchMaker {
+    pub(crate) loader: CropLoader,
+    pub(crate) batch: usize,
+    pub(crate) side: usize,
+    pub(crate) normalisation: Normalisation,
+    pub(crate) num_classes: usize,
+    pub(crate) device: Device,
+}
+
+impl CropBatchMaker {
+    /// Steps of an epoch. Its last images do not form a step where they are fewer than a batch: another epoch has
+    /// others last.
+    pub(crate) fn steps_of_epoch(&self) -> usize {
+        (self.loader.images().len() / self.batch).max(1)
+    }
+
+    /// The steps of an epoch from position `start` on. The thread ends when the stream is dropped.
+    pub(crate) fn epoch(&self, epoch: u64, start: usize) -> Receiver<Result<StepCrops>> {
+        let (sender, receiver) = sync_channel(AHEAD);
+        let maker = self.clone();
+        std::thread::spawn(move || {
+            let num_images = maker.loader.images().len();
+            let batch = maker.batch.min(num_images);
+            let num_steps = (maker.steps_of_epoch() * batch).saturating_sub(start).div_ceil(batch);
+            let mut stream = maker.loader.epoch(epoch, start);
+            let mut uploader = Uploader::new(&maker.device);
+            for _ in 0..num_steps {
+                let mut step = StepCrops { batch: None, broken: Vec::new(), num_places: batch };
+                let mut crops = Vec::with_capacity(batch);
+                for loaded in stream.by_ref().take(batch) {
+                    match loaded {
+                        LoadedCrop::Crop { index, crop } => {
+                            crops.push((maker.loader.images()[index].name.clone(), crop));
+                        }
+                        LoadedCrop::Broken { reason, .. } => step.broken.push(reason),
+                    }
+                }
+                let step = match crops.is_empty() {
+                    true => Ok(step),
+                    false => {
+                        let CropBatchMaker { side, normalisation, num_classes, .. } = &maker;
+                        CropBatch::new(&crops, *side, normalisation, *num_classes, &Device::Cpu)
+                            .and_then(|batch| batch.uploaded(&mut uploader))
+                            .map(|batch| StepCrops { batch: Some(batch), ..step })
+                    }
+                };
+                if sender.send(step).is_err() {
+                    return;
+                }
+            }
+        });
+        receiver
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grids_are_those_of_the_released_training() {
+        // 321, 241 and 161 pixels in the released prototxt; 41, 31 and 21 points.
+        assert_eq!(SCALES.map(|scale| cells_at(321, scale)), [41, 31, 21]);
+    }
+
+    #[test]
+    fn targets_are_the_labels_at_the_grids_points() {
+        let mut labels = vec![0u8; 17 * 17];
+        labels[8 * 17 + 16] = 1; // row 1, column 2 of the 3 × 3 grid at scale 1
+        labels[16 * 17 + 16] = IGNORE;
+        let crop = Crop { pixels: vec![0.0; 3 * 17 * 17], labels };
+        let crops = [("a".to_owned(), crop)];
+        let batch = CropBatch::new(&crops, 17, &Normalisation::HALF, 2, &Device::Cpu).unwrap();
+        let one_hot = batch.targets[0].one_hot.get(0).unwrap().to_vec3::<f32>().unwrap();
+        assert_eq!(batch.targets[0].num_labelled, 8);
+        assert_eq!((one_hot[0][0].as_slice(), one_hot[1][2].as_slice()), (&[1.0, 0.0][..], &[0.0, 1.0][..]));
+        assert_eq!(one_hot[2][2], [0.0, 0.0]);
+    }
+}

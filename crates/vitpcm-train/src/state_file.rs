@@ -1,0 +1,94 @@
+//! Tensors with a few words about them as one safetensors file, written beside its place and renamed, so that there is
+//! always a whole one. What the tensors and words mean is left to the two kinds of runs.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Tensor};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use vitpcm_masks::atomic_file;
+use vitpcm_nets::WeightFile;
+
+use crate::error::{Result, TrainError};
+
+const VERSION: &str = "1";
+
+/// The state's place in a run folder.
+pub(crate) fn state_path(out: &Path) -> PathBuf {
+    out.join("last").join("state.safetensors")
+}
+
+/// What a state says beside its tensors: its kind, and values by name.
+pub(crate) struct Words {
+    path: PathBuf,
+    words: BTreeMap<&'static str, String>,
+}
+
+impl Words {
+    /// For a state of this kind at this path.
+    pub(crate) fn new(path: &Path, format: &str) -> Self {
+        let words = BTreeMap::from([("format", format.to_owned()), ("format_version", VERSION.to_owned())]);
+        Self { path: path.to_owned(), words }
+    }
+
+    /// Adds a value.
+    pub(crate) fn with(mut self, key: &'static str, value: &impl Serialize) -> Result<Self> {
+        let text = serde_json::to_string(value)
+            .map_err(|error| TrainError::Io { path: self.path.clone(), source: io::Error::other(error) })?;
+        self.words.insert(key, text);
+        Ok(self)
+    }
+
+    /// Writes the state. On any failure the one before stays.
+    pub(crate) fn write(self, tensors: &[(String, Tensor)]) -> Result<()> {
+        let path = self.path;
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(TrainError::io(folder))?;
+        }
+        let mut entries = serde_json::Map::new();
+        entries.insert("__metadata__".to_owned(), serde_json::json!(self.words));
+        let mut start = 0usize;
+        for (name, tensor) in tensors {
+            let end = start + 4 * tensor.elem_count();
+            let entry =
+                serde_json::json!({ "dtype": "F32", "shape": tensor.dims(), "data_offsets": [start, end] });
+            entries.insert(name.clone(), entry);
+            start = end;
+        }
+        let mut header = serde_json::Value::Object(entries).to_string().into_bytes();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        atomic_file::write(&path, |file| {
+            file.write_all(&(header.len() as u64).to_le_bytes())?;
+            file.write_all(&header)?;
+            for (_, tensor) in tensors {
+                let values =
+                    tensor.to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all()?.to_vec1::<f32>());
+                for value in values.map_err(io::Error::other)? {
+                    file.write_all(&value.to_le_bytes())?;
+                }
+            }
+            Ok(())
+        })
+        .map_err(TrainError::io(&path))
+    }
+}
+
+/// Refuses a file of another kind.
+pub(crate) fn check_format(file: &WeightFile, format: &str) -> Result<()> {
+    let word = |key: &str| file.metadata().get(key).map(String::as_str);
+    if (word("format"), word("format_version")) == (Some(format), Some(VERSION)) {
+        return Ok(());
+    }
+    let reason = format!("expected a {format} of version {VERSION}");
+    Err(TrainError::RunFolder { path: file.path().to_owned(), reason })
+}
+
+/// A value that [`Words::with`] added.
+pub(crate) fn word<T: DeserializeOwned>(file: &WeightFile, key: &str) -> Result<T> {
+    let bad = |reason: String| TrainError::RunFolder { path: file.path().to_owned(), reason };
+    let text =
+        file.metadata().get(key).ok_or_else(|| bad(format!("no `{key}`; expected the state of a run")))?;
+    serde_json::from_str(text).map_err(|error| bad(format!("`{key}`: {error}")))
+}

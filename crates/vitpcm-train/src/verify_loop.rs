@@ -1,0 +1,466 @@
+//! The verification network's training, top to bottom: open or resume the run folder, take batches of crops, step,
+//! score now and then, save. The run folder is that of training from tags; `model.safetensors` is the newest network,
+//! not one chosen by the truth.
+
+use std::collections::{BTreeMap, HashSet};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use candle_core::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+use vitpcm::{Segmenter, SegmenterOptions};
+use vitpcm_data::{CropLoader, ImageLimits, LoaderOptions, MaskedImage};
+use vitpcm_masks::Classes;
+use vitpcm_nets::{
+    DeepLabConfig, DeepLabInfo, DeepLabModel, ImportedResNet, Normalisation, Parameters, Precision,
+    ResNetVariant, Storage, WeightFile,
+};
+
+use crate::crop_batch::{CropBatchMaker, StepCrops};
+use crate::error::{Result, TrainError};
+use crate::fingerprint;
+use crate::metrics_csv::MetricsCsv;
+use crate::pcm_loop::{Ending, Start};
+use crate::run_files::write_settings;
+use crate::sgd::Sgd;
+use crate::state_file::{Words, check_format, state_path, word};
+use crate::tensorboard::EventFile;
+use crate::verify_config::VerifyConfig;
+use crate::verify_score::{ScoreOptions, VerifyScores, score_segmenter};
+use crate::verify_step::{VerifyLosses, VerifyStep};
+
+const STATE_FORMAT: &str = "vitpcm-verification-state";
+/// In front of tensor names: what they are.
+const WEIGHT: &str = "weight/";
+const VELOCITY: &str = "velocity/";
+
+const HEADING: &str = "epoch,step,images,rate,loss,loss_full,loss_three_quarters,loss_half,loss_largest,\
+                       images_per_second,val_miou,val_pixel_accuracy";
+
+/// A verification run: what on, what with, where to.
+#[derive(Debug)]
+pub struct VerifyJob {
+    /// All settings.
+    pub config: VerifyConfig,
+    /// The classes, background first.
+    pub classes: Classes,
+    /// Images and pseudo-masks to train on.
+    pub training: Vec<MaskedImage>,
+    /// Images and true masks to score on; may be empty.
+    pub validation: Vec<MaskedImage>,
+    /// What the backbone starts from; not looked at where a state is resumed.
+    pub backbone: VerifyBackbone,
+    /// The run folder.
+    pub out: PathBuf,
+    /// Whether the run is new.
+    pub start: Start,
+    /// Where it is computed.
+    pub device: Device,
+    /// In what numbers; may change where a run is resumed.
+    pub precision: Precision,
+    /// What is refused before it is decoded.
+    pub limits: ImageLimits,
+    /// What the model file will say about its origin, beside what the run itself knows.
+    pub provenance: BTreeMap<String, String>,
+}
+
+/// What the backbone starts from.
+#[derive(Debug)]
+pub enum VerifyBackbone {
+    /// Random numbers.
+    Scratch,
+    /// Weights pretrained on ImageNet.
+    Weights(Box<ImportedResNet>),
+}
+
+/// What a run tells whoever started it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum VerifyEvent {
+    /// The run begins or continues.
+    Started {
+        /// Steps taken before; 0 for a new run.
+        steps_before: u64,
+        /// Steps in all.
+        num_steps: u64,
+        /// Images to train on.
+        num_images: usize,
+        /// Images to score on.
+        num_validation_images: usize,
+        /// Numbers that the network holds.
+        num_parameters: usize,
+    },
+    /// An input that is left out, said once each.
+    Warning(String),
+    /// A step was taken.
+    Step {
+        /// What is known of it.
+        row: VerifyRow,
+        /// Seconds left, judged by this session.
+        seconds_left: f64,
+    },
+    /// The network was scored, at one scale.
+    Scored {
+        /// Steps taken so far.
+        step: u64,
+        /// Mean IoU in percent.
+        miou: Option<f64>,
+        /// Images that count.
+        num_images: usize,
+    },
+    /// The state was saved.
+    Saved {
+        /// Steps taken so far.
+        step: u64,
+    },
+}
+
+/// What is known of one step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VerifyRow {
+    /// The epoch, from 1.
+    pub epoch: u64,
+    /// The step of the whole run, from 1.
+    pub step: u64,
+    /// Images of the epoch taken so far.
+    pub images: usize,
+    /// Learning rate of the backbone.
+    pub rate: f64,
+    /// The losses.
+    pub losses: VerifyLosses,
+    /// Images of this step a second.
+    pub images_per_second: f64,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VerifyOutcome {
+    /// Why.
+    pub ending: Ending,
+    /// Steps taken in all.
+    pub steps: u64,
+}
+
+/// Where a run stands, tensors apart.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Progress {
+    /// The running epoch, from 0.
+    epoch: u64,
+    /// Images of the epoch's order that were taken, broken ones included.
+    images_taken: usize,
+    /// Steps of the whole run.
+    step: u64,
+    /// Tells other images and classes from those the run began with.
+    data_fingerprint: u64,
+}
+
+impl VerifyJob {
+    fn fingerprint(&self) -> u64 {
+        let classes = self.classes.names().iter().map(String::as_bytes);
+        let images = self.training.iter().map(|image| image.name.as_bytes());
+        // With a byte between the parts that neither holds.
+        fingerprint::of_bytes(classes.chain(images).flat_map(|part| part.iter().copied().chain([255])))
+    }
+
+    fn validation_images(&self) -> Vec<MaskedImage> {
+        let all = &self.validation;
+        let count = all.len().min(self.config.validation.max_images);
+        (0..count).map(|i| all[i * all.len() / count].clone()).collect()
+    }
+}
+
+/// Trains. `events` hears what happens; `stop`, once true, ends the run after the running step with its state saved.
+pub fn verify(job: &VerifyJob, events: &Sender<VerifyEvent>, stop: &AtomicBool) -> Result<VerifyOutcome> {
+    let config = &job.config;
+    config.check()?;
+    let tell = |event: VerifyEvent| drop(events.send(event)); // a run does not depend on being heard
+
+    // The state: loaded, or new.
+    let saved = open_run_folder(job)?;
+    let is_new = saved.is_none();
+    let (info, parameters, mut progress, velocities) = match saved {
+        Some(saved) => saved,
+        None => initial_state(job)?,
+    };
+    let step = VerifyStep::new(&info.network, job.precision, parameters)?;
+    let mut sgd = Sgd::new(&config.schedule, step.variables())?;
+    restore(&mut sgd, velocities, job)?;
+    write_settings(&job.out, &config.to_toml()?)?;
+    let mut metrics = MetricsCsv::open(&job.out.join("metrics.csv"), HEADING, progress.step)?;
+    let mut board = EventFile::create(&job.out, progress.step)?;
+    let save = |progress: &Progress, sgd: &Sgd, metrics: &MetricsCsv| -> Result<()> {
+        // Rows first: a state must never be ahead of its metrics.
+        metrics.sync()?;
+        let mut tensors: Vec<(String, Tensor)> = Vec::new();
+        let parameters = step.parameters();
+        tensors.extend(parameters.iter().map(|(name, tensor)| (format!("{WEIGHT}{name}"), tensor.clone())));
+        let velocities = sgd.moving.iter();
+        tensors
+            .extend(velocities.map(|moving| (format!("{VELOCITY}{}", moving.name), moving.velocity.clone())));
+        let words = Words::new(&state_path(&job.out), STATE_FORMAT);
+        words.with("info", &info)?.with("progress", progress)?.write(&tensors)?;
+        tell(VerifyEvent::Saved { step: progress.step });
+        Ok(())
+    };
+    if is_new {
+        save(&progress, &sgd, &metrics)?;
+    }
+
+    // The data.
+    let maker = CropBatchMaker {
+        loader: CropLoader::new(
+            job.training.clone(),
+            config.crop_maker(&info.normalisation, job.classes.len()),
+            loader_options(job),
+        ),
+        batch: config.schedule.batch,
+        side: config.crops.side,
+        normalisation: info.normalisation,
+        num_classes: job.classes.len(),
+        device: job.device.clone(),
+    };
+    let validation = job.validation_images();
+    let num_steps = config.schedule.steps;
+    tell(VerifyEvent::Started {
+        steps_before: progress.step,
+        num_steps,
+        num_images: job.training.len(),
+        num_validation_images: validation.len(),
+        num_parameters: info.network.num_parameters(),
+    });
+
+    let (session_start, steps_before) = (Instant::now(), progress.step);
+    let mut last_save = Instant::now();
+    let mut warned: HashSet<String> = HashSet::new();
+    let mut warn = |text: String| {
+        if warned.insert(text.clone()) {
+            tell(VerifyEvent::Warning(text));
+        }
+    };
+    while progress.step < num_steps {
+        let mut num_used = 0;
+        let mut step_start = Instant::now();
+        for crops in maker.epoch(progress.epoch, progress.images_taken) {
+            let StepCrops { batch, broken, num_places } = crops?;
+            broken.into_iter().for_each(|reason| warn(format!("{reason}; left out of the training")));
+            progress.images_taken += num_places;
+            let Some(batch) = batch else { continue };
+            num_used += batch.names.len();
+            let (losses, gradients) = step.gradients(&batch)?;
+            if !losses.total().is_finite() {
+                let (step, loss) = (progress.step + 1, losses.total());
+                return Err(TrainError::VerificationNotFinite { step, loss, names: batch.names });
+            }
+            let rate = config.rate_at(progress.step);
+            sgd.step(&gradients, rate)?;
+            progress.step += 1;
+            let row = VerifyRow {
+                epoch: progress.epoch + 1,
+                step: progress.step,
+                images: progress.images_taken,
+                rate,
+                losses,
+                images_per_second: batch.names.len() as f64 / step_start.elapsed().as_secs_f64().max(1e-9),
+            };
+            write_step_events(&mut board, &row)?;
+            let done = (progress.step - steps_before) as f64;
+            let seconds_left =
+                session_start.elapsed().as_secs_f64() / done * num_steps.saturating_sub(progress.step) as f64;
+            tell(VerifyEvent::Step { row: row.clone(), seconds_left });
+
+            let is_last = progress.step == num_steps;
+            let every = config.validation.every_steps;
+            let is_due = is_last || (every > 0 && progress.step.is_multiple_of(every));
+            let mut scores = None;
+            if is_due {
+                let model = model_now(&info, &step, progress.step);
+                model.save(job.out.join("model.safetensors"), Storage::F32)?;
+                scores = score(job, &model, &validation, stop)?;
+            }
+            metrics.append_line(&metrics_line(&row, scores.as_ref()))?;
+            if let Some(scores) = scores {
+                write_score_events(&mut board, progress.step, &scores)?;
+                let (miou, num_images) = (scores.baseline.mean_iou, scores.num_images);
+                tell(VerifyEvent::Scored { step: progress.step, miou, num_images });
+                scores.failures.into_iter().for_each(&mut warn);
+            }
+            let is_stopped = stop.load(Ordering::Relaxed) && !is_last;
+            if is_stopped || is_due || last_save.elapsed().as_secs_f64() > 60.0 * config.loader.save_minutes {
+                save(&progress, &sgd, &metrics)?;
+                last_save = Instant::now();
+            }
+            if is_stopped {
+                return Ok(VerifyOutcome { ending: Ending::Interrupted, steps: progress.step });
+            }
+            if is_last {
+                break;
+            }
+            step_start = Instant::now();
+        }
+        if progress.step < num_steps {
+            if num_used == 0 && progress.images_taken >= job.training.len() {
+                let reason = format!("none of {} images and masks could be used", job.training.len());
+                return Err(TrainError::NoImages(reason));
+            }
+            progress.epoch += 1;
+            progress.images_taken = 0;
+        }
+    }
+    Ok(VerifyOutcome { ending: Ending::Finished, steps: progress.step })
+}
+
+type State = (DeepLabInfo, Parameters, Progress, BTreeMap<String, Tensor>);
+
+/// Makes the folder, or reads its state. A new run wants a folder without anything in it.
+fn open_run_folder(job: &VerifyJob) -> Result<Option<State>> {
+    let out = &job.out;
+    if job.training.is_empty() {
+        return Err(TrainError::NoImages("no image has a mask".to_owned()));
+    }
+    std::fs::create_dir_all(out).map_err(TrainError::io(out))?;
+    let refuse = |reason: &str| Err(TrainError::RunFolder { path: out.clone(), reason: reason.to_owned() });
+    if job.start == Start::Fresh {
+        let mut entries = std::fs::read_dir(out).map_err(TrainError::io(out))?;
+        return match entries.next() {
+            Some(_) => refuse("the folder is not empty; choose another, or continue its run with --resume"),
+            None => Ok(None),
+        };
+    }
+    let path = state_path(out);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let file = WeightFile::open(&path)?;
+    check_format(&file, STATE_FORMAT)?;
+    let (info, progress): (DeepLabInfo, Progress) = (word(&file, "info")?, word(&file, "progress")?);
+    if progress.data_fingerprint != job.fingerprint() {
+        return refuse("the run began with other classes or other training images");
+    }
+    if info.network.backbone.name() != job.config.model.backbone || info.crop != job.config.crops.side {
+        return refuse(
+            "the run began with another network or crop: model.backbone and crops.side cannot change",
+        );
+    }
+    let (mut parameters, mut velocities) = (Parameters::new(), BTreeMap::new());
+    for entry in file.entries() {
+        let tensor = Tensor::from_vec(file.read_f32(entry)?, entry.shape.as_slice(), &job.device)?;
+        match (entry.name.strip_prefix(WEIGHT), entry.name.strip_prefix(VELOCITY)) {
+            (Some(name), _) => parameters.insert(name, tensor),
+            (None, Some(name)) => _ = velocities.insert(name.to_owned(), tensor),
+            (None, None) => {}
+        }
+    }
+    Ok(Some((info, parameters, progress, velocities)))
+}
+
+/// A network that has seen nothing of these images; nothing moves yet.
+fn initial_state(job: &VerifyJob) -> Result<State> {
+    let config = &job.config;
+    let (backbone, likely) = match &job.backbone {
+        VerifyBackbone::Weights(imported) => (imported.summary.config, imported.summary.normalisation),
+        VerifyBackbone::Scratch => {
+            (ResNetVariant::named(&config.model.backbone)?.config(), Normalisation::IMAGENET)
+        }
+    };
+    let network = DeepLabConfig::new(backbone, job.classes.len());
+    let mut parameters = network.initial_head(config.seed, &job.device)?;
+    parameters.extend(match &job.backbone {
+        VerifyBackbone::Weights(imported) => imported.parameters.to_device(&job.device)?,
+        VerifyBackbone::Scratch => network.initial_backbone(config.seed, &job.device)?,
+    });
+    let info = DeepLabInfo {
+        network,
+        classes: job.classes.names().to_vec(),
+        crop: config.crops.side,
+        normalisation: config.model.normalisation.unwrap_or(likely),
+        provenance: job.provenance.clone(),
+    };
+    info.check()?;
+    let progress = Progress { epoch: 0, images_taken: 0, step: 0, data_fingerprint: job.fingerprint() };
+    Ok((info, parameters, progress, BTreeMap::new()))
+}
+
+/// Puts saved velocities into a new optimiser of the same parameters; a new run has none.
+fn restore(sgd: &mut Sgd, mut velocities: BTreeMap<String, Tensor>, job: &VerifyJob) -> Result<()> {
+    if velocities.is_empty() {
+        return Ok(());
+    }
+    for moving in &mut sgd.moving {
+        match velocities.remove(&moving.name) {
+            Some(velocity) if velocity.dims() == moving.velocity.dims() => moving.velocity = velocity,
+            _ => {
+                let reason = format!("`{VELOCITY}{}` is missing or of another shape", moving.name);
+                return Err(TrainError::RunFolder { path: state_path(&job.out), reason });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn loader_options(job: &VerifyJob) -> LoaderOptions {
+    let loader = &job.config.loader;
+    LoaderOptions {
+        seed: job.config.seed,
+        threads: NonZeroUsize::new(loader.threads),
+        ahead: loader.ahead,
+        cache_bytes: loader.cache_megabytes.saturating_mul(1 << 20),
+        limits: job.limits.clone(),
+        pseudo_masks: None,
+    }
+}
+
+fn model_now(info: &DeepLabInfo, step: &VerifyStep, num_steps: u64) -> DeepLabModel {
+    let mut info = info.clone();
+    info.provenance.insert("step".to_owned(), num_steps.to_string());
+    DeepLabModel { info, parameters: step.parameters() }
+}
+
+/// At one scale, without the CRF: what takes seconds.
+fn score(
+    job: &VerifyJob,
+    model: &DeepLabModel,
+    images: &[MaskedImage],
+    stop: &AtomicBool,
+) -> Result<Option<VerifyScores>> {
+    let options = SegmenterOptions { precision: job.precision, ..SegmenterOptions::default() };
+    let segmenter = Segmenter::of_deeplab(model, &job.device, options)?;
+    let pictures = job.config.validation.pictures;
+    let options = ScoreOptions { crf: None, limits: job.limits.clone(), pictures };
+    score_segmenter(&segmenter, images, &options, &mut |_| (), stop)
+}
+
+fn metrics_line(row: &VerifyRow, scores: Option<&VerifyScores>) -> String {
+    let VerifyRow { epoch, step, images, rate, losses, images_per_second } = row;
+    let total = losses.total();
+    let [full, three_quarters, half, largest] = losses.0;
+    let cell = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.4}"));
+    let miou = cell(scores.and_then(|scores| scores.baseline.mean_iou));
+    let accuracy = cell(scores.and_then(|scores| scores.baseline.pixel_accuracy));
+    format!(
+        "{epoch},{step},{images},{rate:e},{total},{full},{three_quarters},{half},{largest},{images_per_second:.2},\
+         {miou},{accuracy}\n"
+    )
+}
+
+fn write_step_events(board: &mut EventFile, row: &VerifyRow) -> Result<()> {
+    let scalars = [
+        ("train/loss", row.losses.total()),
+        ("train/rate", row.rate as f32),
+        ("train/images_per_second", row.images_per_second as f32),
+    ];
+    scalars.into_iter().try_for_each(|(tag, value)| board.scalar(tag, row.step, value))
+}
+
+fn write_score_events(board: &mut EventFile, step: u64, scores: &VerifyScores) -> Result<()> {
+    let scalars =
+        [("val/miou", scores.baseline.mean_iou), ("val/pixel_accuracy", scores.baseline.pixel_accuracy)];
+    for (tag, value) in scalars {
+        if let Some(value) = value {
+            board.scalar(tag, step, value as f32)?;
+        }
+    }
+    scores.strips.iter().try_for_each(|(name, strip)| board.picture(&format!("val/{name}"), step, strip))
+}
