@@ -66,15 +66,12 @@ impl VerifyStep {
 
     /// All losses, `[4]`.
     fn losses(&self, batch: &CropBatch) -> Result<Tensor> {
+        // All scales first: what they are resized by is carried to a GPU, which waits for all work before it.
+        let pixels = batch.targets.iter().map(|target| at_scale(&batch.pixels, target.one_hot.dim(1)?));
+        let pixels = pixels.collect::<candle_core::Result<Vec<_>>>()?;
         let mut losses = Vec::with_capacity(NUM_LOSSES);
         let mut largest: Option<Tensor> = None;
-        for target in &batch.targets {
-            let cells = target.one_hot.dim(1)?;
-            let side = (cells - 1) * OUTPUT_STRIDE + 1;
-            let pixels = match side == batch.pixels.dim(1)? {
-                true => batch.pixels.clone(),
-                false => resize_grid(&batch.pixels, side, side, ResizeRule::AlignCorners)?,
-            };
+        for (target, pixels) in batch.targets.iter().zip(pixels) {
             let logits = self.network.forward(&pixels)?;
             losses.push(cross_entropy(&logits, target)?);
             largest = Some(match largest {
@@ -89,6 +86,15 @@ impl VerifyStep {
             losses.push(cross_entropy(&largest, target)?);
         }
         Ok(Tensor::stack(&losses, 0)?)
+    }
+}
+
+/// Crops at the size for which the network's grid has so many cells a side.
+fn at_scale(pixels: &Tensor, cells: usize) -> candle_core::Result<Tensor> {
+    let side = (cells - 1) * OUTPUT_STRIDE + 1;
+    match side == pixels.dim(1)? {
+        true => Ok(pixels.clone()),
+        false => resize_grid(pixels, side, side, ResizeRule::AlignCorners),
     }
 }
 
