@@ -4,10 +4,11 @@
 #
 #   scripts/reproduce_voc.sh VOCdevkit/VOC2012 dinov2s.safetensors OUT [vitpcm options such as --device cuda]
 #
+# FIRST_EPOCHS (10) and SECOND_EPOCHS (5) change how long the rounds are.
 # Every step is skipped or resumed when the script is run again. With ImageSets/Segmentation/trainaug.txt (or
 # SegmentationClassAug) the 10,582 images of trainaug are trained on, else the 1,464 of train.
 set -euo pipefail
-if [ $# -lt 3 ]; then sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
+if [ $# -lt 3 ]; then sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; fi
 voc=$1 weights=$2 out=$3; shift 3
 vitpcm=${VITPCM:-vitpcm}
 mkdir -p "$out"
@@ -27,9 +28,9 @@ score() { # NAME
     printf '%-20s mIoU %s\n' "$1" "$(grep -o '"miou": *[0-9.]*' "$out/$1.json" | grep -o '[0-9.]*$')"
 }
 
-train first 10 "$@"
+train first "${FIRST_EPOCHS:-10}" "$@"
 masks training-masks training --model "$out/first/model.safetensors" --skip-difficult --crf --scales 1,1.5 "$@"
-train second 5 --pseudo-masks "$out/training-masks" "$@"
+train second "${SECOND_EPOCHS:-5}" --pseudo-masks "$out/training-masks" "$@"
 for round in first second; do
     model=(--model "$out/$round/model.safetensors")
     masks "$round" val "${model[@]}" "$@"; score "$round"
