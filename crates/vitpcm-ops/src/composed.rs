@@ -99,7 +99,7 @@ pub(crate) fn resample(scores: &Tensor, rows: &Tensor, columns: &Tensor) -> Resu
     mixed.permute((0, 3, 2, 1))?.contiguous()
 }
 
-/// See [`crate::conv_norm`].
+/// See [`crate::conv_norm()`].
 pub(crate) fn conv_norm(
     x: &Tensor,
     weight: &Tensor,
@@ -127,7 +127,7 @@ pub(crate) fn conv_norm(
     }
 }
 
-/// See [`crate::max_pool`]; equal pixels share the gradient.
+/// See [`crate::max_pool()`]; equal pixels share the gradient.
 pub(crate) fn max_pool(x: &Tensor) -> Result<Tensor> {
     let mut pooled = x.clone();
     for axis in [1, 2] {
@@ -141,7 +141,7 @@ pub(crate) fn max_pool(x: &Tensor) -> Result<Tensor> {
     Ok(pooled)
 }
 
-/// See [`crate::neighbour_sums`].
+/// See [`crate::neighbour_sums()`].
 pub(crate) fn neighbour_sums(products: &Tensor, dilation: usize) -> Result<Tensor> {
     let (batch, height, width, columns) = products.dims4()?;
     let products = products.to_dtype(DType::F32)?.reshape(vec![batch, height, width, columns / 9, 9])?;
