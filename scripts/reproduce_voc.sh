@@ -24,8 +24,8 @@ masks() { # NAME SPLIT OPTIONS…
 }
 score() { # NAME
     "$vitpcm" evaluate --pred "$out/$1" --truth "$voc/SegmentationClass" --list "$voc/ImageSets/Segmentation/val.txt" \
-        --classes voc --json "$out/$1.json"
-    printf '%-20s mIoU %s\n' "$1" "$(grep -o '"miou": *[0-9.]*' "$out/$1.json" | grep -o '[0-9.]*$')"
+        --classes voc --json "$out/$1.json" > "$out/$1.txt"
+    printf '%-24s mIoU %s\n' "$1" "$(grep -o '"miou": *[0-9.]*' "$out/$1.json" | grep -o '[0-9.]*$')"
 }
 
 train first "${FIRST_EPOCHS:-10}" "$@"
@@ -33,7 +33,7 @@ masks training-masks training --model "$out/first/model.safetensors" --skip-diff
 train second "${SECOND_EPOCHS:-5}" --pseudo-masks "$out/training-masks" "$@"
 for round in first second; do
     model=(--model "$out/$round/model.safetensors")
-    masks "$round" val "${model[@]}" "$@"; score "$round"
-    masks "$round-crf" val "${model[@]}" --crf "$@"; score "$round-crf"
-    masks "$round-scales-crf" val "${model[@]}" --crf --scales 0.75,1,1.25,1.5 "$@"; score "$round-scales-crf"
+    masks "$round-val" val "${model[@]}" "$@"; score "$round-val"
+    masks "$round-val-crf" val "${model[@]}" --crf "$@"; score "$round-val-crf"
+    masks "$round-val-scales-crf" val "${model[@]}" --crf --scales 0.75,1,1.25,1.5 "$@"; score "$round-val-scales-crf"
 done
