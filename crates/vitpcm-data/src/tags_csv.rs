@@ -80,6 +80,9 @@ fn delimiter_of(first_line: &str) -> u8 {
 /// Lines with a quote that is not closed before the rest is given up: each may take reading to the end of the file.
 const MAX_OPEN_QUOTES: usize = 100;
 
+/// Cells of a row that may name its image.
+const MAX_CELLS: usize = 300;
+
 type Record = Result<(usize, Vec<String>), String>;
 
 /// The rows with their line numbers. A quote that is not closed would swallow what follows: such a line is an error
@@ -109,7 +112,9 @@ fn records(text: &str, delimiter: u8, index: &FileIndex) -> Vec<Record> {
             // A record's position is that of the empty lines before it.
             let empty_lines = text[start..].bytes().take_while(|&byte| byte == b'\n').count();
             let (start, line) = (start + empty_lines, first_line + at.line() as usize - 1 + empty_lines);
-            let names_an_image = || record.iter().any(|cell| index.resolve(cell, &[IMAGES]).is_ok());
+            // More cells than classes are possible cannot be one row; each look takes time.
+            let names_an_image =
+                || record.iter().take(MAX_CELLS).any(|cell| index.resolve(cell, &[IMAGES]).is_ok());
             if record.iter().any(|cell| cell.contains('\n')) && !names_an_image() {
                 all.push(Err(format!("line {line}: a quote is opened and not closed on this line")));
                 num_open_quotes += 1;

@@ -216,13 +216,17 @@ impl Fuzzer {
     }
 }
 
-/// What was said without its numbers and without what is quoted of the input: parts between marks, and TOML's excerpts.
+/// What was said without its numbers and without what it quotes of the input: all between a line's first and last mark, and
+/// TOML's excerpts.
 fn signature(said: &str) -> u64 {
+    const MARKS: [char; 4] = ['`', '"', '\'', '['];
     let mut hasher = DefaultHasher::new();
-    for line in said.lines().filter(|line| !line.contains('|')).take(8) {
-        for part in line.split(['`', '"', '\'']).step_by(2).take(8) {
+    for line in said.lines().filter(|line| !line.contains('|')).take(4) {
+        let before = line.split(MARKS).next().unwrap_or_default();
+        let after = line.rsplit(MARKS).next().filter(|_| before.len() < line.len()).unwrap_or_default();
+        for part in [before, after] {
             let letters = part.bytes().filter(|byte| byte.is_ascii_lowercase() || *byte == b' ');
-            letters.take(100).for_each(|letter| letter.hash(&mut hasher));
+            letters.take(60).for_each(|letter| letter.hash(&mut hasher));
         }
     }
     hasher.finish()
