@@ -23,6 +23,6 @@ fn no_target_panics_hangs_or_takes_memory_by_its_inputs_word() {
         let report = fuzzer.run(RUNS, None).unwrap_or_else(|finding| {
             panic!("{}: {:?} on {:?}", target.name, finding.fault, finding.input.escape_ascii().to_string())
         });
-        assert!(report.outcomes > 3, "{} says always the same: {report:?}", target.name);
+        assert!(report.outcomes > 1, "{} says always the same: {report:?}", target.name);
     }
 }
