@@ -142,7 +142,10 @@ pub(super) const RUN_LENGTHS: Target = Target {
     name: "run-lengths",
     what: "COCO run lengths and polygons",
     dictionary: &["-1", "1e6", "1e-320", "nan", " ", "0", "O", "P", "oooo"],
-    seeds: || vec![b":4b1".to_vec(), b"1 1.5 6 1 6 6 1 6".to_vec(), b"52203".to_vec()],
+    seeds: || {
+        let disc = Rle::from_pixels(8, 8, |x, y| x.abs_diff(4) + y.abs_diff(3) < 4).expect("64 pixels");
+        vec![disc.to_compressed().into_bytes(), b"1 1.5 6 1 6 6 1 6".to_vec()]
+    },
     subject: |_| {
         Box::new(|bytes| {
             let text = String::from_utf8_lossy(bytes);
