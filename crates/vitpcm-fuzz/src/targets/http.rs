@@ -58,7 +58,9 @@ pub(super) const HTTP: Target = Target {
                 "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
                 body.len()
             );
-            [head.as_bytes(), body].concat()
+            let mut request = [head.as_bytes(), body].concat();
+            repair_length(&mut request);
+            request
         };
         let json = "application/json";
         let chunked = b"POST /api/images/ID-OF-AN-IMAGE/mask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
