@@ -73,6 +73,10 @@ pub(crate) enum Unresolved {
     Ambiguous(Vec<String>),
 }
 
+/// Folders of an address that are compared with an image's path. No data set is deeper; without a bound the time to look one
+/// up would grow with the square of its length.
+const MAX_DEPTH: usize = 64;
+
 impl FileIndex {
     /// Walks a folder. What cannot be listed becomes a problem.
     pub(crate) fn walk(root: &Path) -> Self {
@@ -156,7 +160,7 @@ impl FileIndex {
         let forward = address.replace('\\', "/");
         let parts: Vec<&str> = forward.split('/').filter(|part| !matches!(*part, "" | "." | "..")).collect();
         let mut outcome = Err(Unresolved::Missing);
-        for start in 0..parts.len() {
+        for start in parts.len().saturating_sub(MAX_DEPTH)..parts.len() {
             match self.resolve(&parts[start..].join("/"), &[IMAGES]) {
                 Ok(image) => return Ok(image),
                 Err(Unresolved::Missing) => {}

@@ -4,7 +4,7 @@
 use crate::file_index::{FileIndex, IMAGES, Unresolved};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
 use crate::{Problem, ProblemKind, split};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// One row of a tag file.
@@ -38,6 +38,8 @@ pub(crate) fn list(index: &FileIndex, source: &Path, file: TagFile) -> Listing {
     let mut problems = file.problems;
     let mut entries: Vec<Entry> = Vec::new();
     let mut entry_of_image: HashMap<usize, usize> = HashMap::new();
+    // The tags of each entry, to be looked up in: a file may give one image any number of rows.
+    let mut tags_of_entry: Vec<HashSet<String>> = Vec::new();
     for row in file.rows {
         let (found, name) = match row.image {
             ImageName::Below(name) => (index.resolve(&name, &[IMAGES]), name),
@@ -58,16 +60,18 @@ pub(crate) fn list(index: &FileIndex, source: &Path, file: TagFile) -> Listing {
         match entry_of_image.get(&image) {
             None => {
                 entry_of_image.insert(image, entries.len());
+                tags_of_entry.push(row.tags.iter().cloned().collect());
                 entries.push(Entry::of_indexed(index, image, source, row.tags, splits));
             }
             Some(&earlier) => {
                 let entry = &mut entries[earlier];
                 // One row a tag is a common way to write several; only a row that adds nothing is a duplicate.
-                if row.tags.iter().all(|tag| entry.tags.contains(tag)) {
+                let known = &mut tags_of_entry[earlier];
+                if row.tags.iter().all(|tag| known.contains(tag)) {
                     let detail = format!("{} of {} repeats an earlier row", row.place, file_name_of(source));
                     problems.push(Problem::new(ProblemKind::DuplicateEntry, &entry.path, detail));
                 }
-                entry.tags.extend(row.tags);
+                entry.tags.extend(row.tags.into_iter().filter(|tag| known.insert(tag.clone())));
                 entry.splits.extend(splits);
             }
         }

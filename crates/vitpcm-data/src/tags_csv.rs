@@ -77,6 +77,12 @@ fn delimiter_of(first_line: &str) -> u8 {
     [b'\t', b',', b';'].into_iter().find(|&byte| plain.contains(&char::from(byte))).unwrap_or(b',')
 }
 
+/// Lines with a quote that is not closed before the rest is given up: each may take reading to the end of the file.
+const MAX_OPEN_QUOTES: usize = 100;
+
+/// Cells of a row that may name its image.
+const MAX_CELLS: usize = 300;
+
 type Record = Result<(usize, Vec<String>), String>;
 
 /// The rows with their line numbers. A quote that is not closed would swallow what follows: such a line is an error
@@ -84,6 +90,7 @@ type Record = Result<(usize, Vec<String>), String>;
 fn records(text: &str, delimiter: u8, index: &FileIndex) -> Vec<Record> {
     let mut all = Vec::new();
     let (mut offset, mut first_line) = (0, 1);
+    let mut num_open_quotes = 0;
     'restart: while offset < text.len() {
         let mut reader = csv::ReaderBuilder::new()
             .delimiter(delimiter)
@@ -105,9 +112,18 @@ fn records(text: &str, delimiter: u8, index: &FileIndex) -> Vec<Record> {
             // A record's position is that of the empty lines before it.
             let empty_lines = text[start..].bytes().take_while(|&byte| byte == b'\n').count();
             let (start, line) = (start + empty_lines, first_line + at.line() as usize - 1 + empty_lines);
-            let names_an_image = || record.iter().any(|cell| index.resolve(cell, &[IMAGES]).is_ok());
+            // More cells than classes are possible cannot be one row; each look takes time.
+            let names_an_image =
+                || record.iter().take(MAX_CELLS).any(|cell| index.resolve(cell, &[IMAGES]).is_ok());
             if record.iter().any(|cell| cell.contains('\n')) && !names_an_image() {
                 all.push(Err(format!("line {line}: a quote is opened and not closed on this line")));
+                num_open_quotes += 1;
+                if num_open_quotes == MAX_OPEN_QUOTES {
+                    let reason =
+                        format!("line {line}: the {MAX_OPEN_QUOTES}th such line; the rest is not read");
+                    all.push(Err(reason));
+                    break 'restart;
+                }
                 offset = text[start..].find('\n').map_or(text.len(), |end| start + end + 1);
                 first_line = line + 1;
                 continue 'restart;

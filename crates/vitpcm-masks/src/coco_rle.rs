@@ -19,6 +19,9 @@ pub struct Rle {
 /// Larger polygon coordinates are refused: rasterising takes time in proportion to them.
 const MAX_COORDINATE: f64 = 1e6;
 
+/// Most steps, a fifth of a pixel each, along the outline of one polygon: ten million pixels.
+const MAX_STEPS: u64 = 50_000_000;
+
 impl Rle {
     /// From the uncompressed form. The counts must cover the mask exactly.
     pub fn from_counts(width: usize, height: usize, counts: Vec<u32>) -> Result<Self, MaskError> {
@@ -192,7 +195,14 @@ fn upsampled_points(coordinates: &[f64]) -> Result<Vec<(i32, i32)>, MaskError> {
     }
     // Truncation, not rounding down, for negative values: the reference's cast from double to int.
     let upsampled = |value: f64| (UPSAMPLING * value + 0.5) as i32;
-    Ok(coordinates.chunks_exact(2).map(|pair| (upsampled(pair[0]), upsampled(pair[1]))).collect())
+    let points: Vec<(i32, i32)> =
+        coordinates.chunks_exact(2).map(|pair| (upsampled(pair[0]), upsampled(pair[1]))).collect();
+    let ends = points.iter().zip(points.iter().cycle().skip(1));
+    let steps = ends.map(|(from, to)| from.0.abs_diff(to.0).max(from.1.abs_diff(to.1)) as u64);
+    if steps.sum::<u64>() > MAX_STEPS {
+        return Err(bad("a polygon whose outline is millions of pixels long".to_string()));
+    }
+    Ok(points)
 }
 
 const UPSAMPLING: f64 = 5.0;
@@ -325,6 +335,9 @@ mod tests {
         assert!(reason(Rle::from_polygon(3, 2, &[1.0, 2.0, 3.0])).contains("3 numbers"));
         assert!(reason(Rle::from_polygon(3, 2, &[1.0, f64::NAN])).contains("NaN"));
         assert!(reason(Rle::from_polygon(3, 2, &[1.0, 1e12])).contains("1000000000000"));
+        // Found by `vitpcm-fuzz run-lengths`: seconds for a line of text.
+        let to_and_fro = [-1e6, 0.0, 1e6, 0.0].repeat(16);
+        assert!(reason(Rle::from_polygon(3, 2, &to_and_fro)).contains("millions of pixels long"));
         assert!(Rle::from_polygon(0, 2, &[]).is_err());
         assert_eq!(Rle::from_polygon(3, 2, &[]).unwrap().area(), 0);
     }

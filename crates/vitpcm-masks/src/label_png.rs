@@ -13,6 +13,11 @@ use std::path::Path;
 /// The largest mask that is read: a quarter of a gigapixel. A hostile header cannot make us allocate more.
 pub const MAX_MASK_PIXELS: usize = 1 << 28;
 
+/// Deflate packs at most 1032 bytes into one: a header that promises more is not believed.
+const MAX_INFLATION: u64 = 1032;
+/// Tiny pictures may have any header.
+const INFLATION_ALLOWANCE: u64 = 1 << 16;
+
 /// Writes an 8-bit indexed PNG in the VOC palette; the file appears whole or not at all.
 pub fn write_label_png(path: &Path, map: &LabelMap) -> Result<(), MaskError> {
     atomic_file::write(path, |file| encode_label_png(file, map)).map_err(|source| MaskError::io(path, source))
@@ -47,8 +52,14 @@ pub fn read_label_png(path: &Path) -> Result<LabelMap, MaskError> {
         return Err(MaskError::NotALabelMap { path: path.to_path_buf(), found });
     }
     let bad_png = |reason: String| MaskError::BadPng { path: path.to_path_buf(), reason };
+    let file_bytes = std::fs::metadata(path).map_err(|e| MaskError::io(path, e))?.len();
     let mut reader = decoder.read_info().map_err(|e| bad_png(e.to_string()))?;
     let length = reader.output_buffer_size().ok_or_else(|| bad_png("too large".to_string()))?;
+    if length as u64 > file_bytes.saturating_mul(MAX_INFLATION).saturating_add(INFLATION_ALLOWANCE) {
+        let reason =
+            format!("its header promises {length} bytes, more than {file_bytes} bytes of file can hold");
+        return Err(bad_png(reason));
+    }
     let mut samples = vec![0; length];
     let frame = reader.next_frame(&mut samples).map_err(|e| bad_png(e.to_string()))?;
     samples.truncate(frame.buffer_size());
@@ -194,6 +205,26 @@ mod tests {
         drop(encoder.write_header().unwrap());
         let message = read_label_png(&path).unwrap_err().to_string();
         assert!(message.contains("60000×60000"), "{message}");
+    }
+
+    /// Found by `vitpcm-fuzz label-png`: 8 × 2²⁴ pixels of 4 bytes were allocated for a file of 45 bytes.
+    #[test]
+    fn a_header_that_promises_more_than_the_file_can_hold_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mask.png");
+        let bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x08\x01\0\0\x02\x08\x06\0\0\0\x72\xef\x89\xae\0\0\0\x0fIDATx\x9ccb";
+        std::fs::write(&path, bytes).unwrap();
+        let message = read_label_png(&path).unwrap_err().to_string();
+        assert!(message.contains("promises 536870976 bytes, more than 45 bytes"), "{message}");
+    }
+
+    #[test]
+    fn a_large_mask_of_one_label_is_read_though_it_packs_well() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mask.png");
+        let map = LabelMap::filled(3000, 2000, 0).unwrap();
+        write_label_png(&path, &map).unwrap();
+        assert_eq!(read_label_png(&path).unwrap(), map);
     }
 
     #[test]

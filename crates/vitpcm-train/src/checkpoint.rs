@@ -105,7 +105,8 @@ pub(crate) fn receive(ranks: &Ranks, device: &Device) -> Result<Saved> {
     parse(&WeightFile::from_bytes("the first rank's state", ranks.broadcast(Vec::new()))?, device)
 }
 
-fn parse(file: &WeightFile, device: &Device) -> Result<Saved> {
+/// A state from its open file.
+pub(crate) fn parse(file: &WeightFile, device: &Device) -> Result<Saved> {
     let path = file.path().to_owned();
     check_format(file, FORMAT)?;
     let (info, progress) = (word(file, "info")?, word(file, "progress")?);

@@ -59,6 +59,7 @@ pub mod pcm_step;
 mod presets;
 mod ranks;
 mod run_files;
+mod saved_state;
 mod schedule;
 mod settings;
 pub mod sgd;
@@ -81,6 +82,7 @@ pub use events::{Event, RunSummary};
 pub use metrics_csv::MetricsRow;
 pub use pcm_loop::{Backbone, Ending, Start, TrainData, TrainJob, TrainOutcome, has_saved_state, train};
 pub use ranks::Ranks;
+pub use saved_state::check_saved_state;
 pub use schedule::Trained;
 pub use validation::{Validation, ValidationImage};
 pub use verify_config::{

@@ -146,7 +146,7 @@ pub struct VerifyOutcome {
 /// Where a run stands, tensors apart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Progress {
+pub(crate) struct Progress {
     /// The running epoch, from 0.
     epoch: u64,
     /// Images of the epoch's order that were taken, broken ones included.
@@ -312,7 +312,8 @@ pub fn verify(job: &VerifyJob, events: &Sender<VerifyEvent>, stop: &AtomicBool) 
     Ok(VerifyOutcome { ending: Ending::Finished, steps: progress.step })
 }
 
-type State = (DeepLabInfo, Parameters, Progress, BTreeMap<String, Tensor>);
+/// Description, weights, place, velocities by parameter.
+pub(crate) type State = (DeepLabInfo, Parameters, Progress, BTreeMap<String, Tensor>);
 
 /// Makes the folder, or reads its state. A new run wants a folder without anything in it.
 fn open_run_folder(job: &VerifyJob) -> Result<Option<State>> {
@@ -333,9 +334,8 @@ fn open_run_folder(job: &VerifyJob) -> Result<Option<State>> {
     if !path.exists() {
         return Ok(None);
     }
-    let file = WeightFile::open(&path)?;
-    check_format(&file, STATE_FORMAT)?;
-    let (info, progress): (DeepLabInfo, Progress) = (word(&file, "info")?, word(&file, "progress")?);
+    let state = parse(&WeightFile::open(&path)?, &job.device)?;
+    let (info, _, progress, _) = &state;
     if progress.data_fingerprint != job.fingerprint() {
         return refuse("the run began with other classes or other training images");
     }
@@ -344,16 +344,28 @@ fn open_run_folder(job: &VerifyJob) -> Result<Option<State>> {
             "the run began with another network or crop: model.backbone and crops.side cannot change",
         );
     }
+    Ok(Some(state))
+}
+
+/// Whether a file says that it is a state of this kind.
+pub(crate) fn is_state(file: &WeightFile) -> bool {
+    file.metadata().get("format").is_some_and(|format| format == STATE_FORMAT)
+}
+
+/// A state from its open file.
+pub(crate) fn parse(file: &WeightFile, device: &Device) -> Result<State> {
+    check_format(file, STATE_FORMAT)?;
+    let (info, progress) = (word(file, "info")?, word(file, "progress")?);
     let (mut parameters, mut velocities) = (Parameters::new(), BTreeMap::new());
     for entry in file.entries() {
-        let tensor = Tensor::from_vec(file.read_f32(entry)?, entry.shape.as_slice(), &job.device)?;
+        let tensor = Tensor::from_vec(file.read_f32(entry)?, entry.shape.as_slice(), device)?;
         match (entry.name.strip_prefix(WEIGHT), entry.name.strip_prefix(VELOCITY)) {
             (Some(name), _) => parameters.insert(name, tensor),
             (None, Some(name)) => _ = velocities.insert(name.to_owned(), tensor),
             (None, None) => {}
         }
     }
-    Ok(Some((info, parameters, progress, velocities)))
+    Ok((info, parameters, progress, velocities))
 }
 
 /// A network that has seen nothing of these images; nothing moves yet.

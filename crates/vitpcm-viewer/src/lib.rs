@@ -9,6 +9,7 @@
 mod answer;
 mod assets;
 mod connections;
+mod conversation;
 mod download;
 mod gallery;
 mod guard;
@@ -19,5 +20,6 @@ mod routes;
 mod server;
 mod work_queue;
 
+pub use conversation::Conversation;
 pub use limits::Limits;
 pub use server::{Server, ServerError, Stopper};

@@ -1,6 +1,7 @@
 //! The server as its caller sees it: made ready ([`Server::bind`]), run until it is told to stop ([`Server::run`]).
 
 use crate::connections;
+use crate::conversation::Conversation;
 use crate::gallery::Gallery;
 use crate::limits::Limits;
 use crate::routes::{App, router};
@@ -110,6 +111,12 @@ impl Server {
     /// What stops it.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.stop.clone())
+    }
+
+    /// The same server without its socket: see [`Conversation`].
+    pub fn into_conversation(self) -> Result<Conversation, ServerError> {
+        let router = router(self.app, Arc::new(self.own_name));
+        Conversation::new(router).map_err(|error| ServerError::Start(error.to_string()))
     }
 
     /// Answers requests until it is stopped.

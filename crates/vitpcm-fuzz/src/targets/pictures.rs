@@ -1,0 +1,71 @@
+//! Images of all five formats, through our reader with a low limit of pixels.
+
+use super::{MEMORY, Target, repair_png, said};
+use image::ImageFormat;
+use std::io::Cursor;
+use vitpcm_data::{DrawnScenes, ImageLimits, decode_image};
+
+/// Low, so that what a header promises is soon too much: the reader then lets a decoder have 80 MB at once, and TIFF's may ask
+/// for that three times.
+const MAX_PIXELS: u64 = 1 << 20;
+
+pub(super) const IMAGE: Target = Target {
+    name: "image",
+    what: "images: JPEG, PNG, WebP, TIFF, BMP",
+    dictionary: &[
+        "\u{0}",
+        "IHDR",
+        "PLTE",
+        "IDAT",
+        "IEND",
+        "tRNS",
+        "eXIf",
+        "iCCP",
+        "RIFF",
+        "WEBP",
+        "VP8 ",
+        "VP8L",
+        "VP8X",
+        "ALPH",
+        "ANIM",
+        "EXIF",
+        "II*\0",
+        "MM\0*",
+        "BM",
+        "Exif\0\0",
+        "JFIF",
+        "Adobe",
+        "ICC_PROFILE\0",
+    ],
+    seeds: || {
+        let scene = DrawnScenes { seed: 3, side: 24 }.scene(1).image;
+        let formats =
+            [ImageFormat::Jpeg, ImageFormat::Png, ImageFormat::WebP, ImageFormat::Tiff, ImageFormat::Bmp];
+        let encoded = |format| {
+            let mut bytes = Cursor::new(Vec::new());
+            scene.write_to(&mut bytes, format).expect("memory takes all");
+            bytes.into_inner()
+        };
+        let mut seeds: Vec<Vec<u8>> = formats.map(encoded).into();
+        let grey = image::DynamicImage::from(scene.clone()).into_luma_alpha16();
+        let mut bytes = Cursor::new(Vec::new());
+        grey.write_to(&mut bytes, ImageFormat::Png).expect("memory takes all");
+        seeds.push(bytes.into_inner());
+        seeds
+    },
+    subject: |_| {
+        Box::new(|bytes| {
+            let picture = decode_image("input", bytes, &ImageLimits { max_pixels: MAX_PIXELS });
+            if let Ok(picture) = &picture {
+                assert!(u64::from(picture.width()) * u64::from(picture.height()) <= MAX_PIXELS);
+            }
+            said(picture)
+        })
+    },
+    repair: Some(|bytes| {
+        if bytes.starts_with(b"\x89PNG") {
+            repair_png(bytes);
+        }
+    }),
+    max_bytes: MEMORY,
+};

@@ -1,0 +1,75 @@
+//! One connection without a socket: the bytes a client sends go in, the bytes it would receive come out. Everything between is
+//! what [`connections`](crate::connections) serves; for tests that need many hostile clients a second.
+
+use axum::Router;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::server::conn::http1;
+use hyper_util::service::TowerToHyperService;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use tokio::runtime::Runtime;
+
+/// The routes of a [`Server`](crate::Server), to be spoken to directly.
+pub struct Conversation {
+    runtime: Runtime,
+    router: Router,
+}
+
+impl Conversation {
+    pub(crate) fn new(router: Router) -> io::Result<Conversation> {
+        Ok(Conversation {
+            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
+            router,
+        })
+    }
+
+    /// What a client gets that sends these bytes on one connection and then closes its side. Every request in them is
+    /// answered; bytes that are no HTTP end the connection.
+    pub fn answer(&self, bytes: &[u8]) -> Vec<u8> {
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let client = Client { unread: bytes.to_vec(), position: 0, answers: answers.clone() };
+        let service = TowerToHyperService::new(self.router.clone());
+        // The client's side is closed from the start; its answers are still wanted.
+        let mut http = http1::Builder::new();
+        let connection = http.half_close(true).serve_connection(client, service);
+        // A client's mistakes end its connection, as they would on a socket.
+        let _ = self.runtime.block_on(connection);
+        std::mem::take(&mut *answers.lock().expect("nothing panics while it is held"))
+    }
+}
+
+struct Client {
+    unread: Vec<u8>,
+    position: usize,
+    answers: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Read for Client {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        mut room: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let end = self.unread.len().min(self.position + room.remaining());
+        room.put_slice(&self.unread[self.position..end]);
+        self.position = end;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Write for Client {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.answers.lock().expect("nothing panics while it is held").extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
