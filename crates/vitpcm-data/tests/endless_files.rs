@@ -6,7 +6,7 @@ mod folders;
 use folders::{Folder, demand, problems};
 use vitpcm_data::ProblemKind;
 
-/// Each line closes the quote of the line before and opens another: found while fuzzing `tags-csv`.
+/// Each line closes the quote of the line before and opens another: found by reading the reader while it was fuzzed.
 #[test]
 fn quotes_that_never_close_are_given_up_after_a_hundred() {
     let folder = Folder::new();

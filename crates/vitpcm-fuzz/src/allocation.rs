@@ -1,5 +1,5 @@
 //! The allocator of the fuzzer's programs: the system's own, with a count of what is held, so that a target that believes a
-//! length in its input is caught. Small excesses are noted and reported with their input; at [`HARD_LIMIT`] the program ends.
+//! length in its input is caught. Small excesses are noted and reported with their input; at `HARD_LIMIT` the program ends.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -99,7 +99,7 @@ fn zipped(entries: &[(&str, &[u8])], method: CompressionMethod) -> Vec<u8> {
 }
 
 /// Sets the checksums of a PNG file's chunks right, as far as chunks can be told.
-fn repair_png(bytes: &mut Vec<u8>) {
+fn repair_png(bytes: &mut [u8]) {
     let mut at = 8;
     while let Some(head) = bytes.get(at..at + 8) {
         let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;

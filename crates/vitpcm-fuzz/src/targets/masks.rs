@@ -50,7 +50,7 @@ pub(super) const LABEL_PNG: Target = Target {
             said(map)
         })
     },
-    repair: Some(repair_png),
+    repair: Some(|bytes| repair_png(bytes)),
     max_bytes: MEMORY,
 };
 
