@@ -1,4 +1,5 @@
-//! `vitpcm-fuzz TARGET|all`: runs targets by hand, for as long as wanted. See docs/reliability.md.
+//! `cargo run --release --example vitpcm-fuzz -- TARGET|all`: runs targets by hand, for as long as wanted. See
+//! docs/reliability.md. An example, so that `cargo run` alone means `vitpcm`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
 
 use anyhow::bail;
