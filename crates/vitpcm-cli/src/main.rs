@@ -13,6 +13,7 @@ mod export;
 mod image_inputs;
 mod interrupt;
 mod invocation;
+mod live_run;
 mod man;
 mod mask_exports;
 mod mask_formats;

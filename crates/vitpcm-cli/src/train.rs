@@ -3,16 +3,17 @@
 
 use crate::data_inspect::Reading;
 use crate::interrupt::Interrupt;
+use crate::live_run::{self, Heard, LINE_EVERY, duration};
 use crate::outcome::{Outcome, described, usage};
 use crate::output::{self, Messages};
 use crate::session::Session;
 use crate::train_report::{State, TrainReport};
 use anyhow::{Context, anyhow};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
 use vitpcm::{Device, Review};
 use vitpcm_data::Dataset;
 use vitpcm_nets::{Variant, import_backbone};
@@ -20,9 +21,6 @@ use vitpcm_train::{
     Backbone, Ending, EtTarget, Event, Preset, RunSummary, Start, TrainConfig, TrainData, TrainError,
     TrainJob, TrainOutcome, has_saved_state,
 };
-
-/// Where no live display is possible, a line is written this often.
-pub(crate) const LINE_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws tagged images to try it on):\n  \
@@ -269,24 +267,16 @@ struct Display<'a> {
 
 impl<'a> Display<'a> {
     fn new(messages: &'a Messages, report: Option<TrainReport<'a>>) -> Self {
-        let bar = messages.progress_bar(0, "steps");
-        let template = "{prefix}\n{wide_bar} {pos}/{len} steps\n{msg}";
-        bar.set_style(ProgressStyle::with_template(template).expect("the template is valid"));
+        let bar = live_run::steps_bar(messages);
         let (run, best, last_line) = (None, None, Instant::now());
         Display { messages, bar, report, run, num_epochs: 0, best, num_warnings: 0, last_line }
     }
 
     fn listen(&mut self, receiver: &Receiver<Event>, interrupt: &Interrupt, stop: &AtomicBool) {
-        loop {
-            if interrupt.is_asked() && !stop.swap(true, Ordering::Relaxed) {
-                self.say("finishing the step and saving; once more to stop at once");
-            }
-            match receiver.recv_timeout(Duration::from_millis(50)) {
-                Ok(event) => self.show(event),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-        }
+        live_run::listen(receiver, interrupt, stop, |heard| match heard {
+            Heard::Event(event) => self.show(event),
+            Heard::Stopping(text) => self.say(text),
+        });
     }
 
     fn say(&self, text: impl std::fmt::Display) {
@@ -389,25 +379,5 @@ impl<'a> Display<'a> {
             }
             Event::Saved { .. } => {}
         }
-    }
-}
-
-/// Seconds as people say them.
-pub(crate) fn duration(seconds: f64) -> String {
-    let minutes = (seconds / 60.0).round() as u64;
-    match seconds {
-        _ if seconds < 90.0 => format!("{seconds:.0} s"),
-        _ if minutes < 90 => format!("{minutes} min"),
-        _ => format!("{} h {} min", minutes / 60, minutes % 60),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_rounded_to_what_matters() {
-        assert_eq!([12.4, 100.0, 7300.0].map(duration), ["12 s", "2 min", "2 h 2 min"]);
     }
 }

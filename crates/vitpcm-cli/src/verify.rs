@@ -5,18 +5,18 @@ use crate::class_names::{self, CLASS_LIST};
 use crate::crf_options::CrfOptions;
 use crate::evaluate::read_names;
 use crate::interrupt::Interrupt;
+use crate::live_run::{self, Heard, LINE_EVERY, duration};
 use crate::outcome::{Outcome, usage};
 use crate::output::{self, Messages};
 use crate::session::Session;
-use crate::train::{LINE_EVERY, duration};
 use anyhow::{Context, anyhow, bail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
 use vitpcm::{Device, Segmenter, SegmenterOptions, Symmetries};
 use vitpcm_data::{ImageLimits, MaskPairing, MaskedImage};
 use vitpcm_masks::{Classes, Scores};
@@ -361,23 +361,15 @@ struct Display<'a> {
 
 impl<'a> Display<'a> {
     fn new(messages: &'a Messages) -> Self {
-        let bar = messages.progress_bar(0, "steps");
-        let template = "{prefix}\n{wide_bar} {pos}/{len} steps\n{msg}";
-        bar.set_style(ProgressStyle::with_template(template).expect("the template is valid"));
+        let bar = live_run::steps_bar(messages);
         Display { messages, bar, num_steps: 0, num_warnings: 0, last_line: Instant::now() }
     }
 
     fn listen(&mut self, receiver: &Receiver<VerifyEvent>, interrupt: &Interrupt, stop: &AtomicBool) {
-        loop {
-            if interrupt.is_asked() && !stop.swap(true, Ordering::Relaxed) {
-                self.say("finishing the step and saving; once more to stop at once");
-            }
-            match receiver.recv_timeout(Duration::from_millis(50)) {
-                Ok(event) => self.show(event),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-        }
+        live_run::listen(receiver, interrupt, stop, |heard| match heard {
+            Heard::Event(event) => self.show(event),
+            Heard::Stopping(text) => self.say(text),
+        });
     }
 
     fn say(&self, text: impl std::fmt::Display) {

@@ -43,12 +43,7 @@ impl DeepLabInfo {
             let (names, classes) = (self.classes.len(), self.network.num_classes);
             return bad(format!("{names} class names for {classes} classes"));
         }
-        let numbers = self.normalisation.mean.iter().chain(&self.normalisation.std);
-        if !numbers.into_iter().all(|x| x.is_finite()) || self.normalisation.std.iter().any(|&std| std <= 0.0)
-        {
-            return bad("a normalisation with a deviation that is not positive".to_owned());
-        }
-        Ok(())
+        self.normalisation.check()
     }
 }
 

@@ -64,12 +64,7 @@ impl ModelInfo {
                 return bad(format!("{what} is {size}; expected a multiple of the patch size {patch}"));
             }
         }
-        let numbers = self.normalisation.mean.iter().chain(&self.normalisation.std);
-        if !numbers.into_iter().all(|x| x.is_finite()) || self.normalisation.std.iter().any(|&std| std <= 0.0)
-        {
-            return bad("a normalisation with a deviation that is not positive".to_owned());
-        }
-        Ok(())
+        self.normalisation.check()
     }
 }
 

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{NetsError, Result};
+
 /// Mean and standard deviation a channel (R, G, B), of pixel values scaled to 0..1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,6 +24,16 @@ impl Normalisation {
         mean: [123.68 / 255.0, 116.779 / 255.0, 103.939 / 255.0],
         std: [1.0 / 255.0, 1.0 / 255.0, 1.0 / 255.0],
     };
+
+    /// Refuses statistics by which pixels cannot be divided.
+    pub(crate) fn check(&self) -> Result<()> {
+        let is_finite = self.mean.iter().chain(&self.std).all(|value| value.is_finite());
+        if !is_finite || self.std.iter().any(|&std| std <= 0.0) {
+            let reason = "a normalisation with a deviation that is not positive".to_owned();
+            return Err(NetsError::BadConfig { reason });
+        }
+        Ok(())
+    }
 
     /// One value of a channel, 0..255 before (values of an augmented view may lie beyond).
     pub fn normalise(&self, channel: usize, value: f32) -> f32 {

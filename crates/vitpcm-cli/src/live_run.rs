@@ -1,0 +1,66 @@
+//! What `train` and `verify` have in common while they run: the bar of steps, and listening to the loop and to Ctrl-C at
+//! the same time. What is said of each event is left to them.
+
+use crate::interrupt::Interrupt;
+use crate::output::Messages;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+/// Where no live display is possible, a line is written this often.
+pub(crate) const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// A few live lines on a terminal: where we are, a bar of steps, what the last one gave.
+pub(crate) fn steps_bar(messages: &Messages) -> ProgressBar {
+    let template = "{prefix}\n{wide_bar} {pos}/{len} steps\n{msg}";
+    let style = ProgressStyle::with_template(template).expect("the template is valid");
+    messages.progress_bar(0, "steps").with_style(style)
+}
+
+/// What a run's listener hears.
+pub(crate) enum Heard<E> {
+    /// The loop tells something.
+    Event(E),
+    /// The user asked to stop, and the loop has been told; said once.
+    Stopping(&'static str),
+}
+
+/// Listens until the loop ends, and passes a wish to stop on to it.
+pub(crate) fn listen<E>(
+    receiver: &Receiver<E>,
+    interrupt: &Interrupt,
+    stop: &AtomicBool,
+    mut hear: impl FnMut(Heard<E>),
+) {
+    loop {
+        if interrupt.is_asked() && !stop.swap(true, Ordering::Relaxed) {
+            hear(Heard::Stopping("finishing the step and saving; once more to stop at once"));
+        }
+        match receiver.recv_timeout(Duration::from_millis(50)) {
+            Ok(event) => hear(Heard::Event(event)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Seconds as people say them.
+pub(crate) fn duration(seconds: f64) -> String {
+    let minutes = (seconds / 60.0).round() as u64;
+    match seconds {
+        _ if seconds < 90.0 => format!("{seconds:.0} s"),
+        _ if minutes < 90 => format!("{minutes} min"),
+        _ => format!("{} h {} min", minutes / 60, minutes % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_rounded_to_what_matters() {
+        assert_eq!([12.4, 100.0, 7300.0].map(duration), ["12 s", "2 min", "2 h 2 min"]);
+    }
+}
