@@ -310,7 +310,13 @@ fn what_is_uploaded_arrives_in_order() {
     // More than there are buffers, and parts of larger tensors.
     let sent: Vec<Tensor> =
         (0..5).map(|i| noise(&[3, 700, 401], i).narrow(0, 1, 2).expect("a part")).collect();
-    let there: Vec<Tensor> = sent.iter().map(|tensor| uploader.upload(tensor).expect("uploaded")).collect();
+    // Copies wait behind work of the GPU, as in training: a buffer may not be filled again before its turn has come.
+    let large = noise(&[4096, 4096], 9).to_device(&gpu).expect("on the GPU");
+    let upload = |tensor: &Tensor| {
+        (0..20).for_each(|_| drop(large.matmul(&large).expect("a product")));
+        uploader.upload(tensor).expect("uploaded")
+    };
+    let there: Vec<Tensor> = sent.iter().map(upload).collect();
     for (sent, there) in sent.iter().zip(&there) {
         assert!(there.device().is_cuda());
         let values = |tensor: &Tensor| tensor.flatten_all().and_then(|t| t.to_vec1::<f32>()).expect("values");
