@@ -38,6 +38,10 @@ LIMITS = {
     "training step, ViT-S/16": (0.80, 0.65),
     "peak memory, ViT-S/16 forward, 960 px": (0.50, 0.35),
     "peak memory, training step, ViT-S/16": (0.50, 0.35),
+    "vit-s16 bf16, step of 16 images": (0.80,),
+    "vit-b16 bf16, step of 16 images": (0.80,),
+    "vit-s16 bf16, forward, 960 px": (0.80,),
+    "vit-b16 bf16, forward, 960 px": (0.80,),
 }
 
 
@@ -96,7 +100,7 @@ class Worker:
 
 
 def heading():
-    print(f"{'':40} {'vitpcm':>11} {'PyTorch':>11} {'ratio':>6}  {'range':11} must  goal")
+    print(f"{'':44} {'vitpcm':>11} {'PyTorch':>11} {'ratio':>6}  {'range':11} must  goal")
 
 
 def row(name, ours, theirs, unit):
@@ -104,7 +108,7 @@ def row(name, ours, theirs, unit):
     ratios = [a / b for a, b in zip(ours, theirs)]
     limits = "  ".join(f"{limit:.2f}" for limit in LIMITS.get(name, ()))
     print(
-        f"{name:40} {statistics.median(ours):8.4g} {unit:2} {statistics.median(theirs):8.4g} {unit:2} "
+        f"{name:44} {statistics.median(ours):8.4g} {unit:2} {statistics.median(theirs):8.4g} {unit:2} "
         f"{statistics.median(ratios):6.2f}  {min(ratios):.2f}-{max(ratios):.2f}   {limits}",
         flush=True,
     )
@@ -155,6 +159,30 @@ def step(arguments, folder):
     compare_workers(name, ours(CPU, "step", model, 4), theirs(arguments, CPU, "step", model, "vit-s16", 4), arguments)
 
 
+def gpu_megabytes():
+    """What is in use on the first GPU, by all processes."""
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    return float(subprocess.run(query, check=True, capture_output=True, text=True).stdout)
+
+
+def compare_on_gpu(name, ours, theirs, arguments, tolerance):
+    """As `compare_workers`, with the GPU's memory: what is in use with the one process at work, and with both."""
+    before = gpu_megabytes()
+    workers, memory = [], []
+    for command in (ours, theirs):
+        workers.append(Worker(command, arguments.threads))
+        for _ in range(5):
+            workers[-1].run()
+        memory.append(gpu_megabytes() - before - sum(memory))
+    if abs(workers[0].check - workers[1].check) > tolerance * abs(workers[1].check):
+        sys.exit(f"{name}: the two sides do not compute the same: {workers[0].check} and {workers[1].check}")
+    rounds = [[1000 * worker.round() for worker in workers] for _ in range(arguments.rounds)]
+    row(name, *zip(*rounds), "ms")
+    row(f"GPU memory, {name}", memory[:1], memory[1:], "MB")
+    for worker in workers:
+        worker.peak_megabytes()
+
+
 def gpu(arguments, folder):
     """On an NVIDIA GPU: the example is built with `--features cuda`."""
     for backbone in ("vit-s16", "vit-b16"):
@@ -166,7 +194,7 @@ def gpu(arguments, folder):
                 name = f"{backbone} {precision}, {name}"
                 # Both sides round to bf16, at different places.
                 tolerance = 1e-3 if precision == "bf16" else 1e-4
-                compare_workers(name, ours(place, task, model, number), peer, arguments, tolerance)
+                compare_on_gpu(name, ours(place, task, model, number), peer, arguments, tolerance)
 
 
 def time_ops(side, names, threads):

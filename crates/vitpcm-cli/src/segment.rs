@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 use vitpcm::{
     ReviewedMask, Segmentation, Segmenter, SegmenterOptions, Supervision, Symmetries, TagMode, Tiling,
-    embedded_model, refined_label_map,
+    embedded_model, refined_label_map, without_unsure_background,
 };
 use vitpcm_data::{DataError, Difficult, ImageLimits, read_image};
 use vitpcm_masks::{Classes, LabelMap};
@@ -58,6 +58,9 @@ pub(crate) struct Args {
     /// Refine each mask by a dense CRF
     #[arg(long)]
     crf: bool,
+    /// Leave open (255) what is background with a lower score than this: for masks to train on
+    #[arg(long, value_name = "0..1", value_parser = sure_background)]
+    sure_background: Option<f32>,
     /// Side in pixels to which images are resized for the network [default: the model's own]
     #[arg(long, value_name = "N")]
     size: Option<usize>,
@@ -120,6 +123,11 @@ struct TagOptions {
     /// Probability from which a predicted tag counts
     #[arg(long, value_name = "0..1", default_value_t = 0.5, group = "threshold")]
     tag_threshold: f32,
+}
+
+fn sure_background(text: &str) -> Result<f32, String> {
+    let score = text.parse().ok().filter(|score| (0.0..=1.0).contains(score));
+    score.ok_or_else(|| format!("`{text}` is no score; expected a number from 0 to 1, as in 0.97"))
 }
 
 /// Where tags come from, resolved.
@@ -427,20 +435,18 @@ fn write_all(
 
 fn write_one(args: &Args, classes: &Classes, item: &Segmented<'_>) -> anyhow::Result<LabelMap> {
     let Segmented { input, image, segmentation } = item;
+    let (scores, alignment) = (&segmentation.scores_on_grid, segmentation.alignment);
     let mask: LabelMap = if args.crf {
-        let params = args.crf_options.params();
-        refined_label_map(&segmentation.scores_on_grid, image, segmentation.alignment, &params)?
+        refined_label_map(scores, image, alignment, &args.crf_options.params())?
     } else {
         segmentation.label_map()
     };
-    let results = Results {
-        image,
-        mask: &mask,
-        scores_on_grid: &segmentation.scores_on_grid,
-        alignment: segmentation.alignment,
-        classes,
-        tags: &segmentation.tags,
+    let mask = match args.sure_background {
+        Some(least) => without_unsure_background(mask, scores, alignment, least)?,
+        None => mask,
     };
+    let results =
+        Results { image, mask: &mask, scores_on_grid: scores, alignment, classes, tags: &segmentation.tags };
     let formats = written_per_image(&args.format, &args.export);
     formats.iter().try_for_each(|format| format.write(&args.out, &input.name, &results))?;
     Ok(mask)
