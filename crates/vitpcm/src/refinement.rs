@@ -44,7 +44,11 @@ impl CrfPreset {
     }
 }
 
-/// The mask after the CRF. Only classes with any score take part, the background always.
+/// A class whose score is nowhere above this stays out of the CRF: its unary cost is as large as all that neighbours could
+/// say for it, and none of them says anything. A network that needs no tags gives every class a little everywhere.
+const NEGLIGIBLE_PEAK: f32 = 1e-3;
+
+/// The mask after the CRF. Only classes with a score worth speaking of take part, the background always.
 pub fn refined_label_map(
     scores_on_grid: &ScoreMap,
     image: &RgbImage,
@@ -73,7 +77,7 @@ pub fn refined_label_map_at(
     Ok(scores.label_map_at(mask_size.0, mask_size.1, Alignment::HalfPixel)?)
 }
 
-/// The probabilities after the CRF at the image's size, for all classes; 0 for those without any score.
+/// The probabilities after the CRF at the image's size, for all classes; 0 for those that take no part.
 pub fn refined_scores(
     scores_on_grid: &ScoreMap,
     image: &RgbImage,
@@ -120,7 +124,8 @@ fn crf_at_image_size(
 ) -> Result<(DenseCrf, Vec<usize>), SegmentError> {
     let (width, height) = (image.width() as usize, image.height() as usize);
     let peaks = scores_on_grid.peaks();
-    let present: Vec<usize> = (0..peaks.len()).filter(|&class| class == 0 || peaks[class] > 0.0).collect();
+    let present: Vec<usize> =
+        (0..peaks.len()).filter(|&class| class == 0 || peaks[class] > NEGLIGIBLE_PEAK).collect();
     let planes = present.iter().flat_map(|&class| scores_on_grid.plane(class)).copied().collect();
     let (columns, rows) = scores_on_grid.size();
     let at_image_size =
