@@ -18,8 +18,8 @@ use vitpcm::{Device, Review};
 use vitpcm_data::Dataset;
 use vitpcm_nets::{BackboneConfig, PretrainedBackbone};
 use vitpcm_train::{
-    Backbone, Ending, EtTarget, Event, LocalisationKind, Preset, RunSummary, Start, TrainConfig, TrainData, TrainError,
-    TrainJob, TrainOutcome, has_saved_state,
+    Backbone, Ending, EtTarget, Event, LocalisationKind, Preset, RunSummary, Start, TrainConfig, TrainData,
+    TrainError, TrainJob, TrainOutcome, has_saved_state,
 };
 
 #[derive(clap::Args)]

@@ -10,6 +10,7 @@ use crate::parameters::Parameters;
 use crate::resnet::{OutputStride, RESNETS, ResNet, ResNetConfig, is_frozen_norm};
 use crate::variants::{Grid, ParameterShape, VARIANTS, VitConfig};
 use crate::vit::{Precision, Tokens, Vit};
+use crate::xception::{XCEPTIONS, Xception, XceptionConfig};
 
 /// Pixels of the image from one feature of a convolutional backbone to the next: as the paper's ViTs.
 const CONVOLUTIONAL_STRIDE: usize = 16;
@@ -22,6 +23,8 @@ pub enum BackboneConfig {
     Vit(VitConfig),
     /// A ResNet.
     ResNet(ResNetConfig),
+    /// An Xception.
+    Xception(XceptionConfig),
 }
 
 /// Where in a backbone a parameter sits.
@@ -49,14 +52,24 @@ impl From<ResNetConfig> for BackboneConfig {
     }
 }
 
+impl From<XceptionConfig> for BackboneConfig {
+    fn from(config: XceptionConfig) -> Self {
+        BackboneConfig::Xception(config)
+    }
+}
+
 impl BackboneConfig {
     /// The backbone of this name, of any kind.
     pub fn named(name: &str) -> Result<Self> {
         let vit = VARIANTS.iter().find(|variant| variant.name == name).map(|variant| variant.config().into());
-        let resnet = || RESNETS.iter().find(|variant| variant.name == name).map(|found| found.config().into());
-        vit.or_else(resnet).ok_or_else(|| {
+        let resnet =
+            || RESNETS.iter().find(|variant| variant.name == name).map(|found| found.config().into());
+        let xception =
+            || XCEPTIONS.iter().find(|variant| variant.name == name).map(|found| found.config().into());
+        vit.or_else(resnet).or_else(xception).ok_or_else(|| {
             let vits = VARIANTS.iter().map(|variant| variant.name);
-            let known = vits.chain(RESNETS.iter().map(|variant| variant.name));
+            let resnets = RESNETS.iter().map(|variant| variant.name);
+            let known = vits.chain(resnets).chain(XCEPTIONS.iter().map(|variant| variant.name));
             NetsError::UnknownVariant { name: name.to_owned(), known: known.map(str::to_owned).collect() }
         })
     }
@@ -66,6 +79,7 @@ impl BackboneConfig {
         match self {
             BackboneConfig::Vit(vit) => vit.name(),
             BackboneConfig::ResNet(resnet) => resnet.name(),
+            BackboneConfig::Xception(xception) => xception.name(),
         }
     }
 
@@ -73,7 +87,7 @@ impl BackboneConfig {
     pub fn patch(&self) -> usize {
         match self {
             BackboneConfig::Vit(vit) => vit.patch,
-            BackboneConfig::ResNet(_) => CONVOLUTIONAL_STRIDE,
+            BackboneConfig::ResNet(_) | BackboneConfig::Xception(_) => CONVOLUTIONAL_STRIDE,
         }
     }
 
@@ -82,6 +96,7 @@ impl BackboneConfig {
         match self {
             BackboneConfig::Vit(vit) => vit.width,
             BackboneConfig::ResNet(resnet) => resnet.num_features(),
+            BackboneConfig::Xception(xception) => xception.num_features(),
         }
     }
 
@@ -90,6 +105,7 @@ impl BackboneConfig {
         match self {
             BackboneConfig::Vit(vit) => vit.depth,
             BackboneConfig::ResNet(resnet) => resnet.blocks.iter().sum(),
+            BackboneConfig::Xception(xception) => xception.depth(),
         }
     }
 
@@ -98,6 +114,7 @@ impl BackboneConfig {
         match self {
             BackboneConfig::Vit(vit) => vit.check(),
             BackboneConfig::ResNet(resnet) => resnet.check(),
+            BackboneConfig::Xception(xception) => xception.check(),
         }
     }
 
@@ -106,6 +123,7 @@ impl BackboneConfig {
         match self {
             BackboneConfig::Vit(vit) => vit.parameter_shapes(),
             BackboneConfig::ResNet(resnet) => resnet.parameter_shapes(),
+            BackboneConfig::Xception(xception) => xception.parameter_shapes(),
         }
     }
 
@@ -115,6 +133,7 @@ impl BackboneConfig {
         let block = match self {
             BackboneConfig::Vit(_) => name.strip_prefix("blocks.").and_then(index),
             BackboneConfig::ResNet(resnet) => resnet.block_of(name),
+            BackboneConfig::Xception(_) => XceptionConfig::block_of(name),
         };
         match block {
             _ if is_frozen_norm(name) => ParameterPlace::FrozenNorm,
@@ -132,6 +151,8 @@ pub enum Backbone {
     Vit(Vit),
     /// A ResNet of output stride 16.
     ResNet(ResNet),
+    /// An Xception of output stride 16.
+    Xception(Xception),
 }
 
 impl Backbone {
@@ -142,6 +163,7 @@ impl Backbone {
             BackboneConfig::ResNet(resnet) => {
                 Backbone::ResNet(ResNet::new(resnet, OutputStride::Sixteen, parameters)?)
             }
+            BackboneConfig::Xception(xception) => Backbone::Xception(Xception::new(xception, parameters)?),
         })
     }
 
@@ -150,6 +172,7 @@ impl Backbone {
         match self {
             Backbone::Vit(vit) => Backbone::Vit(vit.with_precision(precision)),
             Backbone::ResNet(resnet) => Backbone::ResNet(resnet.with_precision(precision)),
+            Backbone::Xception(xception) => Backbone::Xception(xception.with_precision(precision)),
         }
     }
 
@@ -172,6 +195,7 @@ impl Backbone {
         let values = match self {
             Backbone::Vit(_) => return Err(bad_pixels()),
             Backbone::ResNet(resnet) => resnet.enter(&channels_last)?,
+            Backbone::Xception(xception) => xception.enter(&channels_last)?,
         };
         Ok(Tokens { values, grid, num_blocks_run: 0 })
     }
@@ -182,6 +206,7 @@ impl Backbone {
         let values = match self {
             Backbone::Vit(vit) => return vit.run_blocks_to(end, tokens, mode),
             Backbone::ResNet(resnet) => resnet.run_blocks(first..end, &tokens.values)?,
+            Backbone::Xception(xception) => xception.run_blocks(first..end, &tokens.values)?,
         };
         Ok(Tokens { values, grid: tokens.grid, num_blocks_run: end })
     }
@@ -193,7 +218,7 @@ impl Backbone {
     pub fn grid_features(&self, tokens: &Tokens) -> Result<Tensor> {
         match self {
             Backbone::Vit(vit) => vit.patch_features(tokens),
-            Backbone::ResNet(_) => Ok(tokens.values.clone()),
+            Backbone::ResNet(_) | Backbone::Xception(_) => Ok(tokens.values.clone()),
         }
     }
 }

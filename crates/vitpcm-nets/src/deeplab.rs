@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use vitpcm_ops::{linear, neighbour_sums};
 
 use crate::error::{NetsError, Result};
+use crate::initialisation::convolutional;
 use crate::parameters::Parameters;
 use crate::random::Stream;
-use crate::initialisation::convolutional;
 use crate::resnet::{OutputStride, ResNet, ResNetConfig};
 use crate::variants::ParameterShape;
 use crate::vit::Precision;

@@ -52,9 +52,10 @@ impl Initialisation {
         config.check()?;
         match config {
             BackboneConfig::Vit(vit) => self.draw(vit.parameter_shapes(), device, Self::values),
-            BackboneConfig::ResNet(_) => self.draw(config.parameter_shapes(), device, |this, name, shape| {
-                convolutional(this.seed, name, shape)
-            }),
+            BackboneConfig::ResNet(_) | BackboneConfig::Xception(_) => {
+                let values = |this: &Self, name: &str, shape: &[usize]| convolutional(this.seed, name, shape);
+                self.draw(config.parameter_shapes(), device, values)
+            }
         }
     }
 
@@ -98,10 +99,19 @@ pub(crate) fn convolutional(seed: u64, name: &str, shape: &[usize]) -> Vec<f32> 
     let (stream, count) = (Stream::named(seed, name), shape.iter().product::<usize>());
     let normal = |std: f32| (0..count as u64).map(|i| std * stream.normal(i)).collect();
     match (name.rsplit('.').next(), shape) {
+        // What is not activated before keeps its variance with half of He's.
+        (_, &[_, 1, 1, inputs]) if name.contains("_residual.") => normal((1.0 / inputs as f32).sqrt()),
+        (_, &[3, 3, _]) => normal(1.0 / 3.0),
         (_, &[_, height, width, inputs]) if !is_frozen_norm(name) => {
             normal((2.0 / (height * width * inputs) as f32).sqrt())
         }
-        (Some("weight"), _) if name.ends_with("bn3.weight") => vec![SCRATCH_BRANCH_SCALE; count],
+        (Some("weight"), _)
+            if ["bn3.weight", "sepconv2_bn.weight", "sepconv3_bn.weight"]
+                .iter()
+                .any(|end| name.ends_with(end)) =>
+        {
+            vec![SCRATCH_BRANCH_SCALE; count]
+        }
         (Some("weight" | "running_var"), _) => vec![1.0; count],
         _ => vec![0.0; count],
     }

@@ -47,6 +47,8 @@ pub mod vit;
 mod weight_file;
 mod weight_names;
 mod weight_shrink;
+pub mod xception;
+mod xception_import;
 
 pub use backbone::{Backbone, BackboneConfig, ParameterPlace};
 pub use deeplab::{DeepLab, DeepLabConfig, class_probabilities};
@@ -72,3 +74,4 @@ pub use vitpcm_ops::{ParameterGradients, on_worker};
 pub use weight_file::{ArrayEntry, Container, ElementType, WeightFile};
 pub use weight_names::Naming;
 pub use weight_shrink::shrink_weights;
+pub use xception::{XCEPTIONS, Xception, XceptionConfig, XceptionVariant};

@@ -1,5 +1,6 @@
 //! Import of a backbone of any kind, told by its names: what training from tags starts from. How the files of each
-//! kind are read is left to `import` (ViTs) and `resnet_import`.
+//! kind are read is left to `import` (ViTs), `resnet_import`
+//! and `xception_import`.
 
 use std::path::Path;
 
@@ -14,6 +15,8 @@ use crate::resnet::ResNetVariant;
 use crate::resnet_import::{ResNetNaming, import_resnet};
 use crate::variants::Variant;
 use crate::weight_file::WeightFile;
+use crate::xception::XceptionVariant;
+use crate::xception_import::{import_xception, is_xception};
 
 /// The weights of a backbone of any kind.
 #[derive(Debug, Clone)]
@@ -41,6 +44,17 @@ impl PretrainedBackbone {
                 naming: imported.summary.naming.to_string(),
                 normalisation: imported.summary.normalisation,
                 parameters: imported.parameters,
+            });
+        }
+        if is_xception(&file) {
+            let expected = named(expected, XceptionVariant::named)?.map(|variant| variant.config());
+            let (config, parameters) = import_xception(&file, expected, device)?;
+            return Ok(Self {
+                config: config.into(),
+                naming: "Keras".to_owned(),
+                // Keras' `tf` mode.
+                normalisation: Normalisation::HALF,
+                parameters,
             });
         }
         let imported = import_backbone(path, named(expected, Variant::named)?, device)?;

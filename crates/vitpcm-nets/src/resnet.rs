@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
-use vitpcm_ops::{Activation, ConvNorm, Window, conv_norm, max_pool};
+use vitpcm_ops::{Activation, ConvNorm, PoolWindows, Window, conv_norm, max_pool};
 
 use crate::error::{NetsError, Result};
 use crate::parameters::Parameters;
@@ -155,7 +155,9 @@ impl ResNetConfig {
     fn block_list(&self, output_stride: OutputStride) -> Vec<Block> {
         let mut blocks = Vec::new();
         let mut inputs = self.width;
-        for (stage, ((stride, dilation), count)) in output_stride.stages().into_iter().zip(self.blocks).enumerate() {
+        for (stage, ((stride, dilation), count)) in
+            output_stride.stages().into_iter().zip(self.blocks).enumerate()
+        {
             let width = self.width << stage;
             for index in 0..count {
                 let is_first = index == 0;
@@ -170,14 +172,14 @@ impl ResNetConfig {
 }
 
 /// What a batch norm holds, by torchvision's names.
-const NORM_PARTS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
+pub(crate) const NORM_PARTS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
 
 /// Whether a parameter belongs to a batch norm and so is never trained.
 pub fn is_frozen_norm(name: &str) -> bool {
     let mut parts = name.rsplit('.').skip(1);
     match (parts.next(), parts.next()) {
         (Some("1"), Some("downsample")) => true,
-        (Some(norm), _) => norm.starts_with("bn"),
+        (Some(norm), _) => norm.starts_with("bn") || norm.ends_with("_bn"),
         (None, _) => false,
     }
 }
@@ -194,13 +196,13 @@ struct Block {
 
 /// A convolution and what follows it.
 #[derive(Debug, Clone)]
-struct Layer {
+pub(crate) struct Layer {
     weight: Tensor,
     norm: ConvNorm,
 }
 
 impl Layer {
-    fn new(
+    pub(crate) fn new(
         parameters: &Parameters,
         (conv, norm): (&str, &str),
         window: Window,
@@ -215,7 +217,7 @@ impl Layer {
         Ok(Self { weight, norm: ConvNorm { window, scale, shift, activation } })
     }
 
-    fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+    pub(crate) fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         Ok(conv_norm(x, &self.weight, &self.norm, residual)?)
     }
 }
@@ -272,11 +274,7 @@ pub struct ResNet {
 
 impl ResNet {
     /// Builds the network; the store must hold all of [`ResNetConfig::parameter_shapes`].
-    pub fn new(
-        config: &ResNetConfig,
-        output_stride: OutputStride,
-        parameters: &Parameters,
-    ) -> Result<Self> {
+    pub fn new(config: &ResNetConfig, output_stride: OutputStride, parameters: &Parameters) -> Result<Self> {
         config.check()?;
         parameters.check(&config.parameter_shapes())?;
         let window = Window { stride: 2, padding: 3, dilation: 1 };
@@ -307,7 +305,8 @@ impl ResNet {
             return Err(NetsError::BadConfig { reason });
         }
         // In f32 on every device: pixels less their mean lose half a grey level in bf16.
-        Ok(max_pool(&self.entrance.forward(pixels, None)?)?.to_dtype(self.precision.dtype())?)
+        Ok(max_pool(&self.entrance.forward(pixels, None)?, PoolWindows::EverySecond)?
+            .to_dtype(self.precision.dtype())?)
     }
 
     /// Runs some blocks.

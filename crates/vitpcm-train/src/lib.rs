@@ -76,7 +76,7 @@ pub mod verify_step;
 pub use batch::{TaggedBatch, TaggedViews};
 pub use config::{
     AdamForm, Conditioning, Decay, EtPeak, EtTarget, Everything, LoaderConfig, LocalisationKind, LossConfig,
-    ModelConfig,     PoolingKind, Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
+    ModelConfig, PoolingKind, Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
 };
 pub use error::{Result, TrainError};
 pub use events::{Event, RunSummary};

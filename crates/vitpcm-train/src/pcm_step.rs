@@ -4,7 +4,8 @@
 
 use candle_core::{Tensor, Var};
 use vitpcm_nets::{
-    Dropout, Localisation, Mode, ParameterGradients, Parameters, PcmConfig, PcmNetwork, PcmOutput, Precision, Tokens,
+    Dropout, Localisation, Mode, ParameterGradients, Parameters, PcmConfig, PcmNetwork, PcmOutput, Precision,
+    Tokens,
 };
 
 use crate::batch::TaggedBatch;

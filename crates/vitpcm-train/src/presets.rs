@@ -6,8 +6,8 @@ use vitpcm_masks::resampling::Alignment;
 use vitpcm_nets::{BackboneConfig, DropoutRates};
 
 use crate::config::{
-    AdamForm, Conditioning, Decay, EtPeak, EtTarget, Everything, LoaderConfig, LossConfig, ModelConfig,
-    LocalisationKind, PoolingKind, Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
+    AdamForm, Conditioning, Decay, EtPeak, EtTarget, Everything, LoaderConfig, LocalisationKind, LossConfig,
+    ModelConfig, PoolingKind, Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
 };
 
 impl TrainConfig {

@@ -20,7 +20,8 @@ pub enum Trained {
 impl Trained {
     /// Whether a parameter is trained, by its name. Batch norms never are.
     pub fn includes(self, name: &str, backbone: &BackboneConfig) -> bool {
-        if ["hv_bilstm.", "patch_classifier.", "image_classifier."].iter().any(|head| name.starts_with(head)) {
+        if ["hv_bilstm.", "patch_classifier.", "image_classifier."].iter().any(|head| name.starts_with(head))
+        {
             return true;
         }
         match (self, backbone.place_of(name)) {

@@ -62,8 +62,7 @@ impl Validator<'_> {
         ranks: &Ranks,
         stop: &AtomicBool,
     ) -> Result<Option<ThresholdSweep>> {
-        let mut matrices: Vec<_> =
-            thresholds().map(|_| ConfusionMatrix::new(self.classes.len())).collect();
+        let mut matrices: Vec<_> = thresholds().map(|_| ConfusionMatrix::new(self.classes.len())).collect();
         let mut num_masks = 0usize;
         let own: Vec<_> = self.images.iter().skip(ranks.rank()).step_by(ranks.size()).collect();
         for images in own.chunks(BATCH) {
@@ -75,7 +74,8 @@ impl Validator<'_> {
                 Some((read_image(&image.image.path, &self.limits).ok()?, image, truth))
             });
             let read: Vec<_> = read.collect();
-            let scores = segmenter.score_batch(&read.iter().map(|(pixels, ..)| pixels).collect::<Vec<_>>())?;
+            let scores =
+                segmenter.score_batch(&read.iter().map(|(pixels, ..)| pixels).collect::<Vec<_>>())?;
             let counted = read.par_iter().zip(&scores).map(|((_, image, truth), scores)| {
                 let tags: Vec<usize> = image.image.tags.iter().map(usize::from).collect();
                 self.confusions(scores, &tags, truth)

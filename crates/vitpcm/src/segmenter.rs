@@ -13,8 +13,8 @@ use std::path::Path;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, ScoreMap, Symmetry};
 use vitpcm_nets::{
-    DeepLabModel, GridAlignment, Initialisation, Localisation, Mode, Model, ModelInfo, Normalisation, PcmConfig,
-    PcmNetwork, PcmOutput, Precision, Variant, WeightFile,
+    DeepLabModel, GridAlignment, Initialisation, Localisation, Mode, Model, ModelInfo, Normalisation,
+    PcmConfig, PcmNetwork, PcmOutput, Precision, Variant, WeightFile,
 };
 
 /// Over which turns and flips of an image the scores are averaged.
