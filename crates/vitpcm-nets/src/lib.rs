@@ -57,7 +57,7 @@ pub use dropout::{Dropout, DropoutRates, Mode};
 pub use error::{NetsError, Result};
 pub use import::{BackboneSummary, DifferentTensor, ImportedBackbone, Mismatch, import_backbone};
 pub use initialisation::Initialisation;
-pub use inspect::{ArraySummary, DeepLabSummary, FileSummary, ModelSummary, inspect};
+pub use inspect::{ArraySummary, DeepLabSummary, FileSummary, ModelSummary, XceptionSummary, inspect};
 pub use model_file::{GridAlignment, Model, ModelInfo, Storage};
 pub use normalisation::Normalisation;
 pub use parameters::Parameters;

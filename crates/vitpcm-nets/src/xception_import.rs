@@ -17,20 +17,16 @@ pub(crate) fn is_xception(file: &WeightFile) -> bool {
     file.entries().any(|entry| entry.name.contains("block2_sepconv1/depthwise_kernel"))
 }
 
-/// The Xception of a file, with its parameters in our layout. With `expected`, it must be that one.
-pub(crate) fn import_xception(
-    file: &WeightFile,
-    expected: Option<XceptionConfig>,
-    device: &Device,
-) -> Result<(XceptionConfig, Parameters)> {
+/// The numbers of a file's Xception, once all arrays are there and of the right shapes. With `expected`, it must be that
+/// one.
+pub(crate) fn summarise(file: &WeightFile, expected: Option<XceptionConfig>) -> Result<XceptionConfig> {
     let sources = sources(file);
     let config = expected.unwrap_or_else(|| recognise(&sources));
     config.check().map_err(|error| Fault::from(error.to_string()).at(file.path()))?;
     let mut mismatch = Mismatch::new(file.path(), format!("an {}", config.name()));
-    let shapes = config.parameter_shapes();
-    for ParameterShape { name, shape } in &shapes {
-        let Some(entry) = sources.get(name) else {
-            mismatch.missing.push(name.clone());
+    for ParameterShape { name, shape } in config.parameter_shapes() {
+        let Some(entry) = sources.get(&name) else {
+            mismatch.missing.push(name);
             continue;
         };
         let expected = match shape.as_slice() {
@@ -47,8 +43,19 @@ pub(crate) fn import_xception(
         }
     }
     mismatch.into_result()?;
+    Ok(config)
+}
+
+/// The Xception of a file, with its parameters in our layout.
+pub(crate) fn import_xception(
+    file: &WeightFile,
+    expected: Option<XceptionConfig>,
+    device: &Device,
+) -> Result<(XceptionConfig, Parameters)> {
+    let config = summarise(file, expected)?;
+    let sources = sources(file);
     let mut parameters = Parameters::new();
-    for ParameterShape { name, shape } in shapes {
+    for ParameterShape { name, shape } in config.parameter_shapes() {
         let Some(entry) = sources.get(&name) else { continue };
         let mut values = file.read_f32(entry)?;
         if let &[out, height, width, inputs] = shape.as_slice() {

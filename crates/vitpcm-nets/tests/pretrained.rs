@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use candle_core::{Device, Tensor};
 use safetensors::{Dtype, View};
 use vitpcm_nets::{
-    BackboneConfig, NetsError, Normalisation, ParameterShape, PretrainedBackbone, XceptionConfig,
+    BackboneConfig, FileSummary, NetsError, Normalisation, ParameterShape, PretrainedBackbone,
+    XceptionConfig, inspect,
 };
 
 const CONFIG: XceptionConfig = XceptionConfig { middle_blocks: 1, width: 4, norm_eps: 1e-3 };
@@ -81,6 +82,7 @@ fn an_xception_is_imported_by_keras_names() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("xception.safetensors");
     std::fs::write(&path, safetensors::serialize(keras().iter(), None).unwrap()).unwrap();
+    assert!(matches!(inspect(&path).unwrap(), FileSummary::Xception(_)));
     let imported = PretrainedBackbone::import(&path, None, &Device::Cpu).unwrap();
     assert_eq!(imported.config, BackboneConfig::Xception(CONFIG));
     assert_eq!(imported.normalisation, Normalisation::HALF);
