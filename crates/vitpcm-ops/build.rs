@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const KERNELS: [&str; 11] = [
+const KERNELS: [&str; 12] = [
     "attention",
     "column_sums",
     "conv",
+    "depthwise",
     "elementwise",
     "flash_attention",
     "layer_norm",

@@ -107,5 +107,14 @@ case("max_pool", lambda x: functional.max_pool2d(x.permute(0, 3, 1, 2), 3, 2, 1)
      x=torch.randn(2, 9, 8, 3).relu())
 case("few_classes", lambda x, weight: functional.conv2d(x.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2),
      padding=3, dilation=3).permute(0, 2, 3, 1), x=torch.randn(2, 7, 8, 6), weight=torch.randn(4, 3, 3, 6))
+# TensorFlow's `same`: one pixel before the edge of an odd side, none before that of an even one.
+case("max_pool_same", lambda x: functional.max_pool2d(functional.pad(x.permute(0, 3, 1, 2), (0, 2, 1, 1), value=-1e9),
+     3, 2)[..., :4].permute(0, 2, 3, 1), x=torch.randn(2, 9, 8, 3))
+case("max_pool_every", lambda x: functional.max_pool2d(x.permute(0, 3, 1, 2), 3, 1, 1).permute(0, 2, 3, 1),
+     x=torch.randn(2, 5, 6, 3))
+for name, dilation in [("depthwise", 1), ("depthwise_atrous", 2)]:
+    case(name, lambda x, weight: functional.conv2d(x.permute(0, 3, 1, 2), weight.permute(2, 0, 1)[:, None],
+         padding=dilation, dilation=dilation, groups=6).permute(0, 2, 3, 1),
+         x=torch.randn(2, 5, 7, 6), weight=torch.randn(3, 3, 6))
 
 save_file(tensors, pathlib.Path(__file__).with_name("ops.safetensors"))

@@ -54,10 +54,12 @@ pub(crate) fn convert(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         FileSummary::DeepLab(_) => {
             DeepLabModel::from_weight_file(&file, &Device::Cpu)?.save(&args.out, storage)?;
         }
-        FileSummary::Backbone(_) | FileSummary::ResNet(_) if matches!(args.store, Store::F16) => {
+        FileSummary::Backbone(_) | FileSummary::ResNet(_) | FileSummary::Xception(_)
+            if matches!(args.store, Store::F16) =>
+        {
             shrink_weights(&file, &args.out)?;
         }
-        FileSummary::Backbone(_) | FileSummary::ResNet(_) => {
+        FileSummary::Backbone(_) | FileSummary::ResNet(_) | FileSummary::Xception(_) => {
             return Err(usage(anyhow!(
                 "{}: weights of a backbone can be stored as f16 only",
                 args.file.display()

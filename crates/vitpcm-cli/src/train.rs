@@ -16,10 +16,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 use vitpcm::{Device, Review};
 use vitpcm_data::Dataset;
-use vitpcm_nets::{Variant, import_backbone};
+use vitpcm_nets::{BackboneConfig, PretrainedBackbone};
 use vitpcm_train::{
-    Backbone, Ending, EtTarget, Event, Preset, RunSummary, Start, TrainConfig, TrainData, TrainError,
-    TrainJob, TrainOutcome, has_saved_state,
+    Backbone, Ending, EtTarget, Event, LocalisationKind, Preset, RunSummary, Start, TrainConfig, TrainData,
+    TrainError, TrainJob, TrainOutcome, has_saved_state,
 };
 
 #[derive(clap::Args)]
@@ -42,12 +42,16 @@ pub(crate) struct Args {
     /// Where paper and released code differ: ours, the code, or the text
     #[arg(long, value_enum, default_value_t = PresetName::Default)]
     preset: PresetName,
-    /// The network's backbone (vit-s16, vit-b16, dinov2-s14-reg, …) [default: what --weights hold]
+    /// The network's backbone (vit-s16, dinov2-s14-reg, resnet50, …) [default: what --weights hold]
     #[arg(long, value_name = "NAME")]
     backbone: Option<String>,
-    /// Pretrained weights of the backbone: timm, Hugging Face, DINO, DINOv2 or Google's .npz, told by their names
+    /// Pretrained weights of the backbone: ViTs of timm, Hugging Face, DINO, DINOv2 or Google's .npz, ResNets of
+    /// torchvision or Keras, told by their names
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
+    /// Classify patches (the method), or, to compare with, whole images: class activation maps [default: pcm]
+    #[arg(long, value_enum)]
+    localisation: Option<LocalisationName>,
     /// Number of epochs
     #[arg(long, value_name = "N")]
     epochs: Option<usize>,
@@ -77,6 +81,13 @@ enum PresetName {
     Demo,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum LocalisationName {
+    Pcm,
+    /// Global average pooling, one linear layer, no equivariance loss; the background by a threshold.
+    Cam,
+}
+
 impl PresetName {
     fn config(self) -> TrainConfig {
         TrainConfig::preset(match self {
@@ -99,6 +110,7 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     if let Some(folder) = &args.pseudo_masks {
         check_pseudo_masks(folder, &data, session)?;
     }
+    check_localisation(args, &config)?;
     let (device, precision) = session.open_device()?;
     let job = TrainJob {
         data,
@@ -138,6 +150,20 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         output::result(&format!("{}{best}\n", model.display()))?;
     }
     Ok(if num_warnings > 0 { Outcome::SomeFailed } else { Outcome::Done })
+}
+
+/// A run that is resumed keeps what it began with.
+fn check_localisation(args: &Args, config: &TrainConfig) -> anyhow::Result<()> {
+    let asked = args.localisation.map(|name| match name {
+        LocalisationName::Pcm => LocalisationKind::Pcm,
+        LocalisationName::Cam => LocalisationKind::Cam,
+    });
+    match asked {
+        Some(asked) if asked != config.model.localisation => {
+            Err(usage(anyhow!("--localisation differs from model.localisation of the run or of --set")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_pseudo_masks(folder: &Path, data: &TrainData, session: &Session) -> anyhow::Result<()> {
@@ -181,20 +207,23 @@ fn resolve(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backb
 }
 
 fn initial(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backbone)> {
-    let variant = args.backbone.as_deref().map(Variant::named).transpose().map_err(usage)?;
+    let named = args.backbone.as_deref().map(BackboneConfig::named).transpose().map_err(usage)?;
     let mut config = args.preset.config();
     config.seed = session.seed;
     if args.pseudo_masks.is_some() && args.preset == PresetName::Default {
         // Measured (docs/results.md): masks that hold for both views make the views agree, and better.
         config.losses.et_target = EtTarget::None;
     }
+    if args.localisation == Some(LocalisationName::Cam) {
+        config = config.for_cam();
+    }
     let Some(weights) = &args.weights else {
-        if let Some(variant) = variant {
-            config.model.backbone = variant.name.to_owned();
+        if let Some(backbone) = named {
+            config.model.backbone = backbone.name().to_owned();
         }
         if args.preset != PresetName::Demo {
-            let patch = Variant::named(&config.model.backbone).map_err(usage)?.config().patch;
-            config = config.for_patch(patch).from_scratch();
+            let backbone = BackboneConfig::named(&config.model.backbone).map_err(usage)?;
+            config = config.for_backbone(&backbone).from_scratch();
             session.messages.note(format!(
                 "no --weights: {} starts from random numbers, which needs very many images; pretrained weights are \
                  the usual way",
@@ -203,15 +232,12 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backb
         }
         return Ok((config, Backbone::Scratch));
     };
-    let imported = import_backbone(weights, variant, &Device::Cpu).map_err(usage)?;
-    config.model.backbone = imported.summary.variant.clone();
-    config = config.for_patch(imported.summary.config.patch);
-    session.messages.note(format!(
-        "{}: {} ({})",
-        weights.display(),
-        imported.summary.variant,
-        imported.summary.naming
-    ));
+    let expected = args.backbone.as_deref();
+    let imported = PretrainedBackbone::import(weights, expected, &Device::Cpu).map_err(usage)?;
+    config.model.backbone = imported.config.name().to_owned();
+    config = config.for_backbone(&imported.config);
+    let (path, name) = (weights.display(), imported.config.name());
+    session.messages.note(format!("{path}: {name} ({})", imported.naming));
     Ok((config, Backbone::Weights(Box::new(imported))))
 }
 

@@ -108,6 +108,23 @@ impl ScoreMap {
         ScoreMap { scores, ..*self }
     }
 
+    /// Class activation maps of known tags, which say nothing of the background: absent classes become 0, each present
+    /// class is divided by its peak, and the background is the threshold everywhere, from 0 to 1.
+    pub fn with_threshold(&self, tags: &[usize], threshold: f32) -> ScoreMap {
+        let num_cells = self.width * self.height;
+        let mut scores = vec![0.0; self.scores.len()];
+        for (class, output) in scores.chunks_exact_mut(num_cells).enumerate() {
+            let plane = self.plane(class);
+            let peak = plane.iter().copied().fold(0.0, f32::max);
+            if class == 0 {
+                output.fill(threshold.clamp(0.0, 1.0));
+            } else if tags.contains(&class) && peak > 0.0 {
+                output.iter_mut().zip(plane).for_each(|(output, score)| *output = score.max(0.0) / peak);
+            }
+        }
+        ScoreMap { scores, ..*self }
+    }
+
     /// The class of the highest score at every cell; the lower index wins a tie.
     pub fn arg_max(&self) -> LabelMap {
         self.label_map_at(self.width, self.height, Alignment::HalfPixel).expect("a map's own size is valid")

@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 use vitpcm_ops::{linear, neighbour_sums};
 
 use crate::error::{NetsError, Result};
+use crate::initialisation::convolutional;
 use crate::parameters::Parameters;
 use crate::random::Stream;
-use crate::resnet::{ResNet, ResNetConfig, is_frozen_norm};
+use crate::resnet::{OutputStride, ResNet, ResNetConfig};
 use crate::variants::ParameterShape;
 use crate::vit::Precision;
+
+/// Pixels of the image from one score to the next.
+pub const OUTPUT_STRIDE: usize = 8;
 
 /// The classifiers' dilations in DeepLabV2's "large" form.
 pub const ASPP_RATES: [usize; 4] = [6, 12, 18, 24];
 
 /// Deviation of the classifiers' initial weights (released DeepLabV2).
 const ASPP_STD: f32 = 0.01;
-
-/// Scale of a block's branch in a network that starts from nothing: with frozen norms sixteen blocks of scale one would
-/// double the variance sixteen times.
-const SCRATCH_BRANCH_SCALE: f32 = 0.25;
 
 /// The description of a network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -90,18 +90,15 @@ impl DeepLabConfig {
     }
 }
 
+/// Classifiers as the released DeepLabV2's, the rest as every convolutional network.
 fn draw(shapes: Vec<ParameterShape>, seed: u64, device: &Device) -> Result<Parameters> {
     let draw_one = |ParameterShape { name, shape }: ParameterShape| {
-        let (stream, count) = (Stream::named(seed, &name), shape.iter().product::<usize>());
-        let normal = |std: f32| (0..count as u64).map(|i| std * stream.normal(i)).collect();
-        let values = match name.rsplit('.').next() {
-            _ if name.starts_with("aspp.") && name.ends_with("weight") => normal(ASPP_STD),
-            _ if !is_frozen_norm(&name) && shape.len() == 4 => {
-                normal((2.0 / (shape[1] * shape[2] * shape[3]) as f32).sqrt())
+        let values = match name.starts_with("aspp.") && name.ends_with("weight") {
+            true => {
+                let stream = Stream::named(seed, &name);
+                (0..shape.iter().product::<usize>() as u64).map(|i| ASPP_STD * stream.normal(i)).collect()
             }
-            Some("weight") if name.ends_with("bn3.weight") => vec![SCRATCH_BRANCH_SCALE; count],
-            Some("weight" | "running_var") => vec![1.0; count],
-            _ => vec![0.0; count],
+            false => convolutional(seed, &name, &shape),
         };
         Ok((name, Tensor::from_vec(values, shape, device)?))
     };
@@ -134,7 +131,7 @@ impl DeepLab {
         };
         Ok(Self {
             config: config.clone(),
-            resnet: ResNet::new(&config.backbone, parameters)?,
+            resnet: ResNet::new(&config.backbone, OutputStride::Eight, parameters)?,
             classifiers: (0..config.rates.len()).map(classifier).collect::<Result<_>>()?,
         })
     }

@@ -3,15 +3,22 @@
 
 use candle_core::{Device, Tensor};
 
+use crate::backbone::BackboneConfig;
+use crate::cam::IMAGE_CLASSIFIER_WEIGHT;
 use crate::error::Result;
 use crate::parameters::Parameters;
 use crate::patch_classifier::CLASSIFIER_WEIGHT;
 use crate::pcm::PcmConfig;
 use crate::random::Stream;
-use crate::variants::{ParameterShape, VitConfig};
+use crate::resnet::is_frozen_norm;
+use crate::variants::ParameterShape;
 
 /// Standard deviation of a random ViT's weights, as in timm.
 const BACKBONE_STD: f32 = 0.02;
+
+/// Scale of a block's branch in a network that starts from nothing: with frozen norms sixteen blocks of scale one would
+/// double the variance sixteen times.
+const SCRATCH_BRANCH_SCALE: f32 = 0.25;
 
 /// How random parameters are drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,20 +48,31 @@ impl Initialisation {
     }
 
     /// A backbone that has learned nothing.
-    pub fn backbone(&self, config: &VitConfig, device: &Device) -> Result<Parameters> {
+    pub fn backbone(&self, config: &BackboneConfig, device: &Device) -> Result<Parameters> {
         config.check()?;
-        self.draw(config.parameter_shapes(), device)
+        match config {
+            BackboneConfig::Vit(vit) => self.draw(vit.parameter_shapes(), device, Self::values),
+            BackboneConfig::ResNet(_) | BackboneConfig::Xception(_) => {
+                let values = |this: &Self, name: &str, shape: &[usize]| convolutional(this.seed, name, shape);
+                self.draw(config.parameter_shapes(), device, values)
+            }
+        }
     }
 
     /// What stands on the backbone: patch conditioning and patch classifier.
     pub fn head(&self, config: &PcmConfig, device: &Device) -> Result<Parameters> {
         config.check()?;
-        self.draw(config.head_parameter_shapes(), device)
+        self.draw(config.head_parameter_shapes(), device, Self::values)
     }
 
-    fn draw(&self, shapes: Vec<ParameterShape>, device: &Device) -> Result<Parameters> {
+    fn draw(
+        &self,
+        shapes: Vec<ParameterShape>,
+        device: &Device,
+        values: impl Fn(&Self, &str, &[usize]) -> Vec<f32>,
+    ) -> Result<Parameters> {
         let draw_one = |ParameterShape { name, shape }: ParameterShape| {
-            let values = self.values(&name, &shape);
+            let values = values(self, &name, &shape);
             let tensor = Tensor::from_vec(values, shape, device)?;
             Ok((name, tensor))
         };
@@ -67,12 +85,35 @@ impl Initialisation {
         let normal = |std: f32| (0..num_elements as u64).map(|i| std * stream.normal(i)).collect();
         match name {
             _ if name.starts_with("hv_bilstm.") => lstm_values(name, shape, &stream),
-            CLASSIFIER_WEIGHT => normal(self.classifier_std),
+            CLASSIFIER_WEIGHT | IMAGE_CLASSIFIER_WEIGHT => normal(self.classifier_std),
             _ if name.contains("norm") && name.ends_with("weight") => vec![1.0; num_elements],
             _ if name.ends_with("gamma") => vec![1.0; num_elements],
             _ if name.ends_with("bias") => vec![0.0; num_elements],
             _ => normal(BACKBONE_STD),
         }
+    }
+}
+
+/// A parameter of a convolutional network that has learned nothing: convolutions after He, norms that pass everything.
+pub(crate) fn convolutional(seed: u64, name: &str, shape: &[usize]) -> Vec<f32> {
+    let (stream, count) = (Stream::named(seed, name), shape.iter().product::<usize>());
+    let normal = |std: f32| (0..count as u64).map(|i| std * stream.normal(i)).collect();
+    match (name.rsplit('.').next(), shape) {
+        // What is not activated before keeps its variance with half of He's.
+        (_, &[_, 1, 1, inputs]) if name.contains("_residual.") => normal((1.0 / inputs as f32).sqrt()),
+        (_, &[3, 3, _]) => normal(1.0 / 3.0),
+        (_, &[_, height, width, inputs]) if !is_frozen_norm(name) => {
+            normal((2.0 / (height * width * inputs) as f32).sqrt())
+        }
+        (Some("weight"), _)
+            if ["bn3.weight", "sepconv2_bn.weight", "sepconv3_bn.weight"]
+                .iter()
+                .any(|end| name.ends_with(end)) =>
+        {
+            vec![SCRATCH_BRANCH_SCALE; count]
+        }
+        (Some("weight" | "running_var"), _) => vec![1.0; count],
+        _ => vec![0.0; count],
     }
 }
 

@@ -13,6 +13,8 @@ use crate::model_file::{self, ModelInfo};
 use crate::normalisation::Normalisation;
 use crate::resnet_import::{self, ResNetSummary};
 use crate::weight_file::{Container, ElementType, WeightFile};
+use crate::xception::XceptionConfig;
+use crate::xception_import;
 
 /// What a file is.
 #[derive(Debug, Clone, Serialize)]
@@ -24,8 +26,10 @@ pub enum FileSummary {
     DeepLab(DeepLabSummary),
     /// The weights of a backbone, ready to be trained on.
     Backbone(BackboneSummary),
-    /// The weights of a ResNet, ready for a verification network.
+    /// The weights of a ResNet, ready for a verification network, or to be trained on.
     ResNet(ResNetSummary),
+    /// The weights of an Xception, ready to be trained on.
+    Xception(XceptionSummary),
     /// Anything else that holds arrays.
     Arrays {
         /// The file.
@@ -65,6 +69,17 @@ pub struct DeepLabSummary {
     pub num_parameters: usize,
     /// All that the file says about itself.
     pub info: DeepLabInfo,
+}
+
+/// What a file of Xception weights is.
+#[derive(Debug, Clone, Serialize)]
+pub struct XceptionSummary {
+    /// The file.
+    pub path: PathBuf,
+    /// The variant's name, or `custom`.
+    pub variant: String,
+    /// Its numbers.
+    pub config: XceptionConfig,
 }
 
 /// One array of a file.
@@ -107,6 +122,12 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<FileSummary> {
     if let Ok(summary) = resnet_import::summarise(&file, None) {
         return Ok(FileSummary::ResNet(summary));
     }
+    if xception_import::is_xception(&file)
+        && let Ok(config) = xception_import::summarise(&file, None)
+    {
+        let (path, variant) = (file.path().to_owned(), config.name().to_owned());
+        return Ok(FileSummary::Xception(XceptionSummary { path, variant, config }));
+    }
     match Plan::new(&file, None) {
         Ok(plan) => Ok(FileSummary::Backbone(plan.summary)),
         Err(error) => Ok(FileSummary::Arrays {
@@ -132,6 +153,7 @@ impl fmt::Display for FileSummary {
             FileSummary::DeepLab(model) => model.fmt(f),
             FileSummary::Backbone(backbone) => backbone.fmt(f),
             FileSummary::ResNet(resnet) => resnet.fmt(f),
+            FileSummary::Xception(xception) => xception.fmt(f),
             FileSummary::Arrays { path, container, reason, arrays } => {
                 writeln!(
                     f,
@@ -160,6 +182,7 @@ impl fmt::Display for ModelSummary {
         let info = &self.info;
         writeln!(f, "{}: vitpcm model", self.path.display())?;
         writeln!(f, "  backbone        {}", self.variant)?;
+        writeln!(f, "  localisation    {}", serde_text(&info.network.localisation))?;
         writeln!(f, "  conditioning    {}", serde_text(&info.network.conditioning))?;
         writeln!(f, "  pooling         {}", serde_text(&info.network.pooling))?;
         writeln!(f, "  parameters      {:.2} M, {}", self.num_parameters as f64 / 1e6, self.element_type)?;
@@ -188,6 +211,16 @@ impl fmt::Display for DeepLabSummary {
         let Normalisation { mean, std } = info.normalisation;
         writeln!(f, "  normalisation   mean {mean:?}, std {std:?}")?;
         info.provenance.iter().try_for_each(|(key, value)| writeln!(f, "  {key:<15} {value}"))
+    }
+}
+
+impl fmt::Display for XceptionSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: weights of an Xception", self.path.display())?;
+        writeln!(f, "  variant         {}", self.variant)?;
+        writeln!(f, "  names           Keras")?;
+        let XceptionConfig { middle_blocks, width, .. } = self.config;
+        writeln!(f, "  middle flow     {middle_blocks} blocks; entrance of {width} features")
     }
 }
 

@@ -2,7 +2,8 @@
 //! backbones, and model files.
 //!
 //! Knows tensors and files, but no data set and no image format. The files are the block diagram:
-//! [`vit`] → [`hv_bilstm`] → [`patch_classifier`], joined in [`pcm`]; for verification [`resnet`] → [`deeplab`].
+//! [`vit`] → [`hv_bilstm`] → [`patch_classifier`], joined in [`pcm`]; for verification [`resnet`] → [`deeplab`]; to
+//! compare with, other backbones ([`backbone`]) and class activation maps ([`cam`]).
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -21,6 +22,8 @@
 //! # }
 //! ```
 
+pub mod backbone;
+pub mod cam;
 pub mod deeplab;
 mod deeplab_model;
 mod dropout;
@@ -35,6 +38,7 @@ mod parameters;
 pub mod patch_classifier;
 pub mod pcm;
 mod position_embedding;
+mod pretrained;
 mod random;
 pub mod resnet;
 mod resnet_import;
@@ -43,20 +47,24 @@ pub mod vit;
 mod weight_file;
 mod weight_names;
 mod weight_shrink;
+pub mod xception;
+mod xception_import;
 
+pub use backbone::{Backbone, BackboneConfig, ParameterPlace};
 pub use deeplab::{DeepLab, DeepLabConfig, class_probabilities};
 pub use deeplab_model::{DeepLabInfo, DeepLabModel};
 pub use dropout::{Dropout, DropoutRates, Mode};
 pub use error::{NetsError, Result};
 pub use import::{BackboneSummary, DifferentTensor, ImportedBackbone, Mismatch, import_backbone};
 pub use initialisation::Initialisation;
-pub use inspect::{ArraySummary, DeepLabSummary, FileSummary, ModelSummary, inspect};
+pub use inspect::{ArraySummary, DeepLabSummary, FileSummary, ModelSummary, XceptionSummary, inspect};
 pub use model_file::{GridAlignment, Model, ModelInfo, Storage};
 pub use normalisation::Normalisation;
 pub use parameters::Parameters;
-pub use pcm::{PatchConditioning, PcmConfig, PcmNetwork, PcmOutput, Pooling};
+pub use pcm::{Localisation, PatchConditioning, PcmConfig, PcmNetwork, PcmOutput, Pooling};
 pub use position_embedding::resize_position_embedding;
-pub use resnet::{RESNETS, ResNet, ResNetConfig, ResNetVariant, StrideOn};
+pub use pretrained::PretrainedBackbone;
+pub use resnet::{OutputStride, RESNETS, ResNet, ResNetConfig, ResNetVariant, StrideOn};
 pub use resnet_import::{ImportedResNet, ResNetNaming, ResNetSummary, import_resnet};
 pub use variants::{Grid, LAYER_NORM_EPS, MLP_RATIO, ParameterShape, VARIANTS, Variant, VitConfig};
 pub use vit::{ClassificationHead, Precision, Tokens, Vit};
@@ -66,3 +74,4 @@ pub use vitpcm_ops::{ParameterGradients, on_worker};
 pub use weight_file::{ArrayEntry, Container, ElementType, WeightFile};
 pub use weight_names::Naming;
 pub use weight_shrink::shrink_weights;
+pub use xception::{XCEPTIONS, Xception, XceptionConfig, XceptionVariant};

@@ -58,7 +58,7 @@ impl ModelInfo {
         if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
             return bad(format!("two classes are called `{}`", twice[0]));
         }
-        let patch = self.network.backbone.patch;
+        let patch = self.network.backbone.patch();
         for (what, size) in [("train_size", self.train_size), ("inference_size", self.inference_size)] {
             if size == 0 || !size.is_multiple_of(patch) || size > 1 << 16 {
                 return bad(format!("{what} is {size}; expected a multiple of the patch size {patch}"));

@@ -1,16 +1,18 @@
-//! The whole network: ViT, patch conditioning, patch classifier, pooling over the grid. Normalised pixels in,
-//! score map on the grid (Z) and tag probabilities (y) out.
+//! The whole network: backbone, patch conditioning, patch classifier, pooling over the grid; or, to compare with, the
+//! backbone and class activation maps. Normalised pixels in, score map on the grid (Z) and tag probabilities (y) out.
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
+use crate::backbone::{Backbone, BackboneConfig};
+use crate::cam::{ClassActivation, IMAGE_CLASSIFIER_WEIGHT};
 use crate::dropout::Mode;
 use crate::error::{NetsError, Result};
 use crate::hv_bilstm::{DEFAULT_LSTM_UNITS, HvBiLstm};
 use crate::parameters::Parameters;
-use crate::patch_classifier::PatchClassifier;
-use crate::variants::{ParameterShape, VitConfig};
-use crate::vit::{Precision, Tokens, Vit};
+use crate::patch_classifier::{CLASSIFIER_WEIGHT, PatchClassifier};
+use crate::variants::ParameterShape;
+use crate::vit::{Precision, Tokens};
 
 /// How patches learn of each other between the ViT and the classifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,29 +40,53 @@ pub enum Pooling {
     },
 }
 
+/// How features on the grid become scores and tags.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Localisation {
+    /// Patch-class mapping, the paper's: every patch is classified, the background among the classes, and pooled.
+    #[default]
+    Pcm,
+    /// Class activation maps: the image is classified by the mean of its features, see [`crate::cam`].
+    Cam {
+        /// What a class's map, 1 at its peak, must exceed; below is background.
+        background_threshold: f32,
+    },
+}
+
+impl Localisation {
+    fn is_pcm(&self) -> bool {
+        *self == Localisation::Pcm
+    }
+}
+
 /// The description of a network.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcmConfig {
-    /// The ViT.
-    pub backbone: VitConfig,
+    /// What makes features of pixels.
+    pub backbone: BackboneConfig,
     /// What stands between the ViT and the classifier.
     pub conditioning: PatchConditioning,
     /// Classes with the background (K + 1).
     pub num_classes: usize,
     /// From patch scores to tags.
     pub pooling: Pooling,
+    /// What stands behind the features. Files say it only where it is not PCM.
+    #[serde(default, skip_serializing_if = "Localisation::is_pcm")]
+    pub localisation: Localisation,
 }
 
 impl PcmConfig {
     /// The paper's network on a backbone: HV-BiLSTM of 192 units, max pooling. `num_classes` counts the
     /// background.
-    pub fn paper(backbone: VitConfig, num_classes: usize) -> Self {
+    pub fn paper(backbone: impl Into<BackboneConfig>, num_classes: usize) -> Self {
         Self {
-            backbone,
+            backbone: backbone.into(),
             conditioning: PatchConditioning::HvBilstm { units: DEFAULT_LSTM_UNITS },
             num_classes,
             pooling: Pooling::Max,
+            localisation: Localisation::Pcm,
         }
     }
 
@@ -82,6 +108,14 @@ impl PcmConfig {
         if self.pooling == (Pooling::TopK { k: 0 }) {
             return bad("pooling over the best 0 patches; expected at least 1".to_owned());
         }
+        if let Localisation::Cam { background_threshold } = self.localisation {
+            if !(0.0..=1.0).contains(&background_threshold) {
+                return bad(format!("a background threshold of {background_threshold}; expected 0 to 1"));
+            }
+            if self.conditioning != PatchConditioning::None {
+                return bad("class activation maps behind a conditioning; expected none".to_owned());
+            }
+        }
         Ok(())
     }
 
@@ -94,14 +128,26 @@ impl PcmConfig {
 
     /// Names and shapes of what stands on the backbone.
     pub fn head_parameter_shapes(&self) -> Vec<ParameterShape> {
+        let backbone_features = self.backbone.num_features();
         let (mut shapes, num_features) = match self.conditioning {
-            PatchConditioning::None => (Vec::new(), self.backbone.width),
+            PatchConditioning::None => (Vec::new(), backbone_features),
             PatchConditioning::HvBilstm { units } => {
-                (HvBiLstm::parameter_shapes(self.backbone.width, units), 4 * units)
+                (HvBiLstm::parameter_shapes(backbone_features, units), 4 * units)
             }
         };
-        shapes.extend(PatchClassifier::parameter_shapes(num_features, self.num_classes));
+        shapes.extend(match self.localisation {
+            Localisation::Pcm => PatchClassifier::parameter_shapes(num_features, self.num_classes),
+            Localisation::Cam { .. } => ClassActivation::parameter_shapes(num_features, self.num_classes),
+        });
         shapes
+    }
+
+    /// The name of the classifier's weight, which alone carries the L2 penalty.
+    pub fn classifier_weight(&self) -> &'static str {
+        match self.localisation {
+            Localisation::Pcm => CLASSIFIER_WEIGHT,
+            Localisation::Cam { .. } => IMAGE_CLASSIFIER_WEIGHT,
+        }
     }
 
     /// How many numbers the network learns.
@@ -123,9 +169,15 @@ pub struct PcmOutput {
 #[derive(Debug, Clone)]
 pub struct PcmNetwork {
     config: PcmConfig,
-    vit: Vit,
+    backbone: Backbone,
     hv_bilstm: Option<HvBiLstm>,
-    patch_classifier: PatchClassifier,
+    head: Head,
+}
+
+#[derive(Debug, Clone)]
+enum Head {
+    Patches(PatchClassifier),
+    Activations { layer: ClassActivation, background_threshold: f32 },
 }
 
 impl PcmNetwork {
@@ -135,18 +187,23 @@ impl PcmNetwork {
         parameters.check(&config.head_parameter_shapes())?;
         Ok(Self {
             config: config.clone(),
-            vit: Vit::new(&config.backbone, parameters)?,
+            backbone: Backbone::new(&config.backbone, parameters)?,
             hv_bilstm: match config.conditioning {
                 PatchConditioning::None => None,
                 PatchConditioning::HvBilstm { .. } => Some(HvBiLstm::new(parameters)?),
             },
-            patch_classifier: PatchClassifier::new(parameters)?,
+            head: match config.localisation {
+                Localisation::Pcm => Head::Patches(PatchClassifier::new(parameters)?),
+                Localisation::Cam { background_threshold } => {
+                    Head::Activations { layer: ClassActivation::new(parameters)?, background_threshold }
+                }
+            },
         })
     }
 
-    /// The same network, its ViT computed in other numbers.
+    /// The same network, its backbone computed in other numbers.
     pub fn with_precision(self, precision: Precision) -> Self {
-        Self { vit: self.vit.with_precision(precision), ..self }
+        Self { backbone: self.backbone.with_precision(precision), ..self }
     }
 
     /// Its description.
@@ -155,8 +212,8 @@ impl PcmNetwork {
     }
 
     /// Its backbone.
-    pub fn vit(&self) -> &Vit {
-        &self.vit
+    pub fn backbone(&self) -> &Backbone {
+        &self.backbone
     }
 
     /// Pixels to scores and tags.
@@ -164,26 +221,32 @@ impl PcmNetwork {
     /// # Shapes
     /// pixels `[B, 3, H, W]`, RGB, normalised as the weights expect; H and W multiples of the patch size.
     pub fn forward(&self, pixels: &Tensor, mode: &mut Mode<'_>) -> Result<PcmOutput> {
-        self.continue_from(&self.vit.embed(pixels)?, mode)
+        self.continue_from(&self.backbone.embed(pixels)?, mode)
     }
 
     /// The part of the network that training leaves frozen: embedding and the first `num_blocks` blocks, without
     /// dropout. Its tokens carry no graph, and any number of passes can continue from them.
     pub fn run_frozen_blocks(&self, pixels: &Tensor, num_blocks: usize) -> Result<Tokens> {
-        let mut tokens =
-            self.vit.run_blocks_to(num_blocks, &self.vit.embed(pixels)?, &mut Mode::Inference)?;
+        let embedded = self.backbone.embed(pixels)?;
+        let mut tokens = self.backbone.run_blocks_to(num_blocks, &embedded, &mut Mode::Inference)?;
         tokens.values = tokens.values.detach();
         Ok(tokens)
     }
 
     /// From tokens between two blocks to scores and tags.
     pub fn continue_from(&self, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<PcmOutput> {
-        let tokens = self.vit.run_blocks_to(self.config.backbone.depth, tokens, mode)?;
-        let mut features = self.vit.patch_features(&tokens)?;
+        let tokens = self.backbone.run_blocks_to(self.config.backbone.depth(), tokens, mode)?;
+        let mut features = self.backbone.grid_features(&tokens)?;
         if let Some(hv_bilstm) = &self.hv_bilstm {
             features = hv_bilstm.forward(&features, mode)?;
         }
-        let scores_on_grid = self.patch_classifier.forward(&features, mode)?;
+        let classifier = match &self.head {
+            Head::Patches(classifier) => classifier,
+            Head::Activations { layer, background_threshold } => {
+                return layer.forward(&features, *background_threshold, mode);
+            }
+        };
+        let scores_on_grid = classifier.forward(&features, mode)?;
         let tag_probabilities = match self.config.pooling {
             Pooling::Max => vitpcm_ops::max_over_grid(&scores_on_grid)?,
             Pooling::TopK { k } => {

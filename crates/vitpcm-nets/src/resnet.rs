@@ -1,10 +1,12 @@
-//! ResNets of bottleneck blocks with atrous last stages (output stride 8) and frozen batch norm: the backbone of the
-//! verification network. Images are channels last, and so are the weights of convolutions (`[out, k, k, in]`); names
+//! ResNets of bottleneck blocks with atrous last stages and frozen batch norm: the backbone of the verification network
+//! (output stride 8), and one for training from tags (16). Images are channels last, and so are the weights of convolutions (`[out, k, k, in]`); names
 //! are torchvision's.
+
+use std::ops::Range;
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
-use vitpcm_ops::{Activation, ConvNorm, Window, conv_norm, max_pool};
+use vitpcm_ops::{Activation, ConvNorm, PoolWindows, Window, conv_norm, max_pool};
 
 use crate::error::{NetsError, Result};
 use crate::parameters::Parameters;
@@ -12,10 +14,23 @@ use crate::variants::ParameterShape;
 use crate::vit::Precision;
 
 /// Pixels of the image from one feature to the next.
-pub const OUTPUT_STRIDE: usize = 8;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputStride {
+    /// DeepLab's.
+    Eight,
+    /// That of a ViT's patches.
+    Sixteen,
+}
 
-/// Stride and dilation of the four stages: the last two look further instead of moving further.
-const STAGES: [(usize, usize); 4] = [(1, 1), (2, 1), (1, 2), (1, 4)];
+impl OutputStride {
+    /// Stride and dilation of the four stages: the last ones look further instead of moving further.
+    fn stages(self) -> [(usize, usize); 4] {
+        match self {
+            OutputStride::Eight => [(1, 1), (2, 1), (1, 2), (1, 4)],
+            OutputStride::Sixteen => [(1, 1), (2, 1), (2, 1), (1, 2)],
+        }
+    }
+}
 
 /// Features of a block's result, as a multiple of its 3×3 convolution's.
 const EXPANSION: usize = 4;
@@ -115,7 +130,7 @@ impl ResNetConfig {
             }
         };
         layer("conv1", "bn1", [self.width, 7, 3]);
-        for block in self.block_list() {
+        for block in self.block_list(OutputStride::Eight) {
             let Block { name, inputs, width, .. } = &block;
             layer(&format!("{name}.conv1"), &format!("{name}.bn1"), [*width, 1, *inputs]);
             layer(&format!("{name}.conv2"), &format!("{name}.bn2"), [*width, 3, *width]);
@@ -128,11 +143,21 @@ impl ResNetConfig {
         shapes
     }
 
+    /// The index of the block that a parameter belongs to, counted over all stages.
+    pub(crate) fn block_of(&self, name: &str) -> Option<usize> {
+        let (stage, rest) = name.strip_prefix("layer")?.split_once('.')?;
+        let stage = stage.parse::<usize>().ok()?.checked_sub(1)?;
+        let index = rest.split('.').next()?.parse::<usize>().ok()?;
+        Some(self.blocks.get(..stage)?.iter().sum::<usize>() + index)
+    }
+
     /// All blocks in their order.
-    fn block_list(&self) -> Vec<Block> {
+    fn block_list(&self, output_stride: OutputStride) -> Vec<Block> {
         let mut blocks = Vec::new();
         let mut inputs = self.width;
-        for (stage, ((stride, dilation), count)) in STAGES.into_iter().zip(self.blocks).enumerate() {
+        for (stage, ((stride, dilation), count)) in
+            output_stride.stages().into_iter().zip(self.blocks).enumerate()
+        {
             let width = self.width << stage;
             for index in 0..count {
                 let is_first = index == 0;
@@ -147,14 +172,14 @@ impl ResNetConfig {
 }
 
 /// What a batch norm holds, by torchvision's names.
-const NORM_PARTS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
+pub(crate) const NORM_PARTS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
 
 /// Whether a parameter belongs to a batch norm and so is never trained.
 pub fn is_frozen_norm(name: &str) -> bool {
     let mut parts = name.rsplit('.').skip(1);
     match (parts.next(), parts.next()) {
         (Some("1"), Some("downsample")) => true,
-        (Some(norm), _) => norm.starts_with("bn"),
+        (Some(norm), _) => norm.starts_with("bn") || norm.ends_with("_bn"),
         (None, _) => false,
     }
 }
@@ -171,13 +196,13 @@ struct Block {
 
 /// A convolution and what follows it.
 #[derive(Debug, Clone)]
-struct Layer {
+pub(crate) struct Layer {
     weight: Tensor,
     norm: ConvNorm,
 }
 
 impl Layer {
-    fn new(
+    pub(crate) fn new(
         parameters: &Parameters,
         (conv, norm): (&str, &str),
         window: Window,
@@ -192,7 +217,7 @@ impl Layer {
         Ok(Self { weight, norm: ConvNorm { window, scale, shift, activation } })
     }
 
-    fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+    pub(crate) fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         Ok(conv_norm(x, &self.weight, &self.norm, residual)?)
     }
 }
@@ -249,12 +274,12 @@ pub struct ResNet {
 
 impl ResNet {
     /// Builds the network; the store must hold all of [`ResNetConfig::parameter_shapes`].
-    pub fn new(config: &ResNetConfig, parameters: &Parameters) -> Result<Self> {
+    pub fn new(config: &ResNetConfig, output_stride: OutputStride, parameters: &Parameters) -> Result<Self> {
         config.check()?;
         parameters.check(&config.parameter_shapes())?;
         let window = Window { stride: 2, padding: 3, dilation: 1 };
         let entrance = Layer::new(parameters, ("conv1", "bn1"), window, Activation::Relu, config.norm_eps)?;
-        let blocks = config.block_list();
+        let blocks = config.block_list(output_stride);
         let blocks = blocks.iter().map(|block| Bottleneck::new(block, config, parameters));
         Ok(Self { entrance, blocks: blocks.collect::<Result<_>>()?, precision: Precision::F32 })
     }
@@ -267,19 +292,29 @@ impl ResNet {
     /// Pixels to features.
     ///
     /// # Shapes
-    /// pixels `[B, H, W, 3]`, RGB, f32, normalised as the weights expect; result `[B, ⌈H/8⌉, ⌈W/8⌉, 32 · width]`
+    /// pixels `[B, H, W, 3]`, RGB, f32, normalised as the weights expect; result `[B, ⌈H/s⌉, ⌈W/s⌉, 32 · width]` for an
+    /// output stride of s
     pub fn forward(&self, pixels: &Tensor) -> Result<Tensor> {
+        self.run_blocks(0..self.blocks.len(), &self.enter(pixels)?)
+    }
+
+    /// Pixels to what the first block takes.
+    pub(crate) fn enter(&self, pixels: &Tensor) -> Result<Tensor> {
         if pixels.dims4()?.3 != 3 {
             let reason = format!("pixels of shape {:?}; expected [batch, height, width, 3]", pixels.dims());
             return Err(NetsError::BadConfig { reason });
         }
         // In f32 on every device: pixels less their mean lose half a grey level in bf16.
-        let mut features =
-            max_pool(&self.entrance.forward(pixels, None)?)?.to_dtype(self.precision.dtype())?;
-        for block in &self.blocks {
-            features = block.forward(&features)?;
-        }
-        Ok(features)
+        Ok(max_pool(&self.entrance.forward(pixels, None)?, PoolWindows::EverySecond)?
+            .to_dtype(self.precision.dtype())?)
+    }
+
+    /// Runs some blocks.
+    pub(crate) fn run_blocks(&self, range: Range<usize>, x: &Tensor) -> Result<Tensor> {
+        let blocks = self.blocks.get(range.clone()).ok_or_else(|| NetsError::BadConfig {
+            reason: format!("blocks {range:?} of a ResNet with {} blocks", self.blocks.len()),
+        })?;
+        blocks.iter().try_fold(x.clone(), |features, block| block.forward(&features))
     }
 }
 

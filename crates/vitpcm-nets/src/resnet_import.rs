@@ -214,7 +214,7 @@ fn conv_of_mean(name: &str) -> Option<String> {
 }
 
 impl ResNetNaming {
-    fn recognise<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+    pub(crate) fn recognise<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         names.into_iter().find_map(|name| match name {
             _ if name.ends_with("layer1.0.conv1.weight") => Some(ResNetNaming::Torchvision),
             _ if name.contains("res2a_branch2a/kernel") => Some(ResNetNaming::KerasBranches),

@@ -49,12 +49,13 @@ pub struct Vit {
     norm: Affine,
 }
 
-/// The tokens of a batch of images somewhere between two blocks.
+/// A batch of images somewhere between two blocks.
 #[derive(Debug, Clone)]
 pub struct Tokens {
-    /// `[B, 1 + registers + rows·columns, D]`
+    /// A ViT's tokens, `[B, 1 + registers + rows·columns, D]`; a convolutional network's features, `[B, h, w, C]`, whose
+    /// grid is the result's only behind the last block
     pub values: Tensor,
-    /// The grid of the patches among them.
+    /// The grid of the patches among them, and of the result.
     pub grid: Grid,
     /// How many blocks they went through.
     pub num_blocks_run: usize,

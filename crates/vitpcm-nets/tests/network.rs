@@ -94,12 +94,12 @@ fn continuing_from_frozen_blocks_gives_the_whole_networks_output() {
     let (config, parameters) = nano();
     let network = PcmNetwork::new(&config, &parameters).unwrap();
     let whole = network.forward(&pixels(48, 48), &mut Mode::Inference).unwrap();
-    for num_blocks in 0..=config.backbone.depth {
+    for num_blocks in 0..=config.backbone.depth() {
         let tokens = network.run_frozen_blocks(&pixels(48, 48), num_blocks).unwrap();
         let continued = network.continue_from(&tokens, &mut Mode::Inference).unwrap();
         assert_eq!(values(&whole.scores_on_grid), values(&continued.scores_on_grid), "{num_blocks} blocks");
     }
-    assert!(network.run_frozen_blocks(&pixels(48, 48), config.backbone.depth + 1).is_err());
+    assert!(network.run_frozen_blocks(&pixels(48, 48), config.backbone.depth() + 1).is_err());
 }
 
 #[test]

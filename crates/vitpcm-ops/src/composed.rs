@@ -5,6 +5,7 @@ use candle_core::{D, DType, Result, Tensor, bail};
 
 use crate::conv::{Activation, ConvNorm, Window};
 use crate::hv_bilstm::{HvBiLstmWeights, LstmWeights};
+use crate::max_pool::PoolWindows;
 
 /// `x · weightᵀ + bias` over the last dimension.
 ///
@@ -128,17 +129,31 @@ pub(crate) fn conv_norm(
 }
 
 /// See [`crate::max_pool()`]; equal pixels share the gradient.
-pub(crate) fn max_pool(x: &Tensor) -> Result<Tensor> {
+pub(crate) fn max_pool(x: &Tensor, windows: PoolWindows) -> Result<Tensor> {
     let mut pooled = x.clone();
     for axis in [1, 2] {
+        let along = windows.axis(pooled.dim(axis)?);
         // Repeating the edge adds nothing that is not in the window already.
-        let padded = pooled.pad_with_same(axis, 1, 1)?;
-        let last = 2 * pooled.dim(axis)?.div_ceil(2) as u32;
-        let every_second =
-            |start: u32| padded.index_select(&Tensor::arange_step(start, start + last, 2, x.device())?, axis);
-        pooled = every_second(0)?.maximum(&every_second(1)?)?.maximum(&every_second(2)?)?;
+        let padded = pooled.pad_with_same(axis, along.before, 2)?;
+        let (stride, span) = (along.stride as u32, (along.stride * along.outputs()) as u32);
+        let part = |start: u32| {
+            padded.index_select(&Tensor::arange_step(start, start + span, stride, x.device())?, axis)
+        };
+        pooled = part(0)?.maximum(&part(1)?)?.maximum(&part(2)?)?;
     }
     Ok(pooled)
+}
+
+/// See [`crate::depthwise()`].
+pub(crate) fn depthwise(x: &Tensor, weight: &Tensor, dilation: usize) -> Result<Tensor> {
+    let (_, height, width, _) = x.dims4()?;
+    let padded = x.pad_with_zeros(1, dilation, dilation)?.pad_with_zeros(2, dilation, dilation)?;
+    let weight = weight.to_dtype(x.dtype())?.flatten(0, 1)?;
+    let part = |tap: usize| {
+        let (row, column) = (tap / 3 * dilation, tap % 3 * dilation);
+        padded.narrow(1, row, height)?.narrow(2, column, width)?.broadcast_mul(&weight.get(tap)?)
+    };
+    (1..9).try_fold(part(0)?, |sum, tap| sum + part(tap)?)
 }
 
 /// See [`crate::neighbour_sums()`].
@@ -274,7 +289,18 @@ mod tests {
             |v| crate::conv_norm(&v[0], &v[1], &norm, Some(&v[2])),
         );
         for size in [(7, 6), (2, 1), (8, 9)] {
-            check(&[noise(&[2, size.0, size.1, 3])], |v| max_pool(&v[0]), |v| crate::max_pool(&v[0]));
+            for windows in [PoolWindows::EverySecond, PoolWindows::EverySecondSame, PoolWindows::Every] {
+                let x = [noise(&[2, size.0, size.1, 3])];
+                check(&x, |v| max_pool(&v[0], windows), |v| crate::max_pool(&v[0], windows));
+            }
+            for dilation in [1, 2, 4] {
+                let convolution = [noise(&[2, size.0, size.1, 5]), noise(&[3, 3, 5])];
+                check(
+                    &convolution,
+                    |v| depthwise(&v[0], &v[1], dilation),
+                    |v| crate::depthwise(&v[0], &v[1], dilation),
+                );
+            }
         }
         let products = [noise(&[2, 5, 6, 4 * 9])];
         check(&products, |v| neighbour_sums(&v[0], 2), |v| crate::neighbour_sums(&v[0], 2));

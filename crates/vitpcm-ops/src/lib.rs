@@ -1,6 +1,6 @@
 //! The operations that decide the speed of ViT-PCM, forward and backward: linear layers, GELU, layer norm,
-//! softmax, attention, the HV-BiLSTM, pooling over the grid and resampling of the grid; for the verification network
-//! convolutions and max pooling.
+//! softmax, attention, the HV-BiLSTM, pooling over the grid and resampling of the grid; for convolutional
+//! networks convolutions and max pooling.
 //!
 //! Every function takes and returns candle tensors and carries its gradient: f32 on the CPU, f32 and bf16 on NVIDIA GPUs
 //! (feature `cuda`), where the weights stay f32. Parameters, modules and
@@ -18,6 +18,7 @@ mod conv;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod depthwise;
 mod dropout;
 mod gelu;
 mod hv_bilstm;
@@ -40,12 +41,13 @@ pub use attention::attention;
 pub use conv::{Activation, ConvNorm, Window, conv_norm};
 #[cfg(feature = "cuda")]
 pub use cuda::{Nccl, NcclGroup, NcclId, open_cuda};
+pub use depthwise::depthwise;
 pub use dropout::{DropoutMask, dropout, random_bits, uniform};
 pub use gelu::gelu;
 pub use hv_bilstm::{HvBiLstmWeights, LstmWeights, hv_bilstm};
 pub use layer_norm::{layer_norm, layer_norm_to};
 pub use linear::{linear, linear_gelu};
-pub use max_pool::max_pool;
+pub use max_pool::{PoolWindows, max_pool};
 pub use neighbour_sums::neighbour_sums;
 pub use pooling::{max_over_grid, top_k_over_grid};
 pub use resize::{ResizeRule, resize_grid};

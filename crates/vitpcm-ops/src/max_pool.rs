@@ -1,31 +1,57 @@
-//! Max pooling at the entrance of a ResNet.
+//! Max pooling: at the entrance of a ResNet, and between the blocks of Xception.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use crate::composed;
-use crate::cpu::max_pool::{self as kernels, PoolShape, outputs};
+use crate::cpu::max_pool::{self as kernels, PoolAxis, PoolShape};
 #[cfg(feature = "cuda")]
 use crate::cuda::{self, View};
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
-/// The largest of 3×3 pixels around every second one; pixels beyond the edge do not count. The gradient goes to the
-/// first of equal ones, row by row, as in PyTorch.
-///
-/// # Shapes
-/// x `[B, H, W, C]`; result `[B, ⌈H/2⌉, ⌈W/2⌉, C]`.
-pub fn max_pool(x: &Tensor) -> Result<Tensor> {
-    x.dims4()?;
-    if !has_kernels(&[x]) {
-        return composed::max_pool(x);
-    }
-    x.contiguous()?.apply_op1(MaxPool)
+/// How far 3×3 windows are apart and where the first one begins. Pixels beyond the edge do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolWindows {
+    /// Around every second pixel, from the first on: PyTorch with a padding of one.
+    EverySecond,
+    /// Every second pixel, as near to the middle as TensorFlow's padding `same` brings them.
+    EverySecondSame,
+    /// Around every pixel.
+    Every,
 }
 
-struct MaxPool;
+impl PoolWindows {
+    pub(crate) fn axis(self, inputs: usize) -> PoolAxis {
+        let (stride, before) = match self {
+            PoolWindows::EverySecond => (2, 1),
+            PoolWindows::EverySecondSame => (2, inputs % 2),
+            PoolWindows::Every => (1, 1),
+        };
+        PoolAxis { inputs, stride, before }
+    }
+}
 
-fn shapes(dims: &[usize]) -> (PoolShape, [usize; 4]) {
-    let [batch, height, width, channels] = [dims[0], dims[1], dims[2], dims[3]];
-    (PoolShape { height, width, channels }, [batch, outputs(height), outputs(width), channels])
+/// The largest of 3×3 pixels. The gradient goes to the first of equal ones, row by row, as in PyTorch.
+///
+/// # Shapes
+/// x `[B, H, W, C]`; result `[B, H', W', C]`, as many as there are windows: `⌈H/2⌉` or H.
+pub fn max_pool(x: &Tensor, windows: PoolWindows) -> Result<Tensor> {
+    x.dims4()?;
+    if !has_kernels(&[x]) {
+        return composed::max_pool(x, windows);
+    }
+    x.contiguous()?.apply_op1(MaxPool { windows })
+}
+
+struct MaxPool {
+    windows: PoolWindows,
+}
+
+impl MaxPool {
+    fn shapes(&self, dims: &[usize]) -> (PoolShape, [usize; 4]) {
+        let [batch, channels] = [dims[0], dims[3]];
+        let (rows, columns) = (self.windows.axis(dims[1]), self.windows.axis(dims[2]));
+        (PoolShape { rows, columns, channels }, [batch, rows.outputs(), columns.outputs(), channels])
+    }
 }
 
 impl CustomOp1 for MaxPool {
@@ -34,7 +60,7 @@ impl CustomOp1 for MaxPool {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (shape, result) = shapes(layout.dims());
+        let (shape, result) = self.shapes(layout.dims());
         let mut pooled = output(result.iter().product());
         kernels::forward(shape, floats(x, layout)?, &mut pooled);
         Ok((CpuStorage::F32(pooled), result.as_slice().into()))
@@ -46,13 +72,13 @@ impl CustomOp1 for MaxPool {
         x: &candle_core::CudaStorage,
         layout: &Layout,
     ) -> Result<(candle_core::CudaStorage, Shape)> {
-        let (shape, result) = shapes(layout.dims());
+        let (shape, result) = self.shapes(layout.dims());
         let pooled = cuda::max_pool::forward(shape, &View::new(x, layout)?)?;
         Ok((pooled.into_storage(), result.as_slice().into()))
     }
 
     fn bwd(&self, x: &Tensor, _pooled: &Tensor, grad_pooled: &Tensor) -> Result<Option<Tensor>> {
-        let (shape, _) = shapes(x.dims());
+        let (shape, _) = self.shapes(x.dims());
         let grad_pooled = grad_pooled.contiguous()?;
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {

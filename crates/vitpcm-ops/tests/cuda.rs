@@ -229,7 +229,23 @@ fn max_pooling_agrees() {
         for (height, width) in [(9, 8), (8, 9), (1, 2)] {
             // Rounded to bf16 on both sides, so that equals are equal on both.
             let x = in_type(&[2, height, width, 5], 1, DType::BF16);
-            check(ROUNDED, &[Input { dtype, ..x }], |v| ops::max_pool(&v[0]));
+            let x = [Input { dtype, ..x }];
+            use ops::PoolWindows::{Every, EverySecond, EverySecondSame};
+            for windows in [Every, EverySecond, EverySecondSame] {
+                check(ROUNDED, &x, |v| ops::max_pool(&v[0], windows));
+            }
+        }
+    }
+}
+
+#[test]
+fn depthwise_convolutions_agree() {
+    for (dtype, tolerance) in [(DType::F32, EXACT), (DType::BF16, ROUNDED)] {
+        for (height, width, channels, dilation) in
+            [(9, 7, 40, 1), (13, 10, 5, 2), (2, 1, 3, 4), (40, 30, 33, 1)]
+        {
+            let inputs = [in_type(&[3, height, width, channels], 1, dtype), f32s(&[3, 3, channels], 2)];
+            check(tolerance, &inputs, |v| ops::depthwise(&v[0], &v[1], dilation));
         }
     }
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use candle_core::{Device, Result, Tensor, Var};
 use vitpcm_ops::{
-    Activation, ConvNorm, HvBiLstmWeights, LstmWeights, ResizeRule, SgdStep, Window, attention, conv_norm,
-    hv_bilstm, layer_norm, linear, linear_gelu, max_over_grid, max_pool, neighbour_sums, resize_grid,
-    sgd_step, softmax, top_k_over_grid,
+    Activation, ConvNorm, HvBiLstmWeights, LstmWeights, PoolWindows, ResizeRule, SgdStep, Window, attention,
+    conv_norm, depthwise, hv_bilstm, layer_norm, linear, linear_gelu, max_over_grid, max_pool,
+    neighbour_sums, resize_grid, sgd_step, softmax, top_k_over_grid,
 };
 
 const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../reference/ops/ops.safetensors");
@@ -169,7 +169,15 @@ fn convolutions_are_pytorchs() {
 
 #[test]
 fn max_pooling_is_pytorchs_with_its_choice_among_equals() {
-    check("max_pool", |inputs| max_pool(&inputs["x"]));
+    check("max_pool", |inputs| max_pool(&inputs["x"], PoolWindows::EverySecond));
+    check("max_pool_same", |inputs| max_pool(&inputs["x"], PoolWindows::EverySecondSame));
+    check("max_pool_every", |inputs| max_pool(&inputs["x"], PoolWindows::Every));
+}
+
+#[test]
+fn depthwise_convolutions_are_pytorchs() {
+    check("depthwise", |inputs| depthwise(&inputs["x"], &inputs["weight"], 1));
+    check("depthwise_atrous", |inputs| depthwise(&inputs["x"], &inputs["weight"], 2));
 }
 
 #[test]

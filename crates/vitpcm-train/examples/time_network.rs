@@ -55,7 +55,7 @@ fn time_forward(model: &Model, side: usize, precision: Precision, device: &Devic
 fn time_step(model: Model, num_images: usize, precision: Precision, device: &Device) -> Result<(), Error> {
     let config = TrainConfig::official();
     let network = &model.info.network;
-    let (grid, side) = (config.model.grid, config.model.grid * network.backbone.patch);
+    let (grid, side) = (config.model.grid, config.model.grid * network.backbone.patch());
     let mut tags = vec![0f32; num_images * network.num_classes];
     for (image, tags) in tags.chunks_exact_mut(network.num_classes).enumerate() {
         (tags[0], tags[image % (network.num_classes - 1) + 1]) = (1.0, 1.0);

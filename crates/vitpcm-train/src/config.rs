@@ -5,10 +5,16 @@ use serde::{Deserialize, Serialize};
 use vitpcm_data::ColourChange;
 use vitpcm_data::views::{CropStarts, ViewMaker};
 use vitpcm_masks::resampling::Alignment;
-use vitpcm_nets::{DropoutRates, Normalisation, PatchConditioning, PcmConfig, Pooling, VitConfig};
+use vitpcm_nets::{
+    BackboneConfig, DropoutRates, Localisation, Normalisation, PatchConditioning, PcmConfig, Pooling,
+};
 
 use crate::error::{Result, TrainError};
 use crate::settings;
+
+/// The background threshold of class activation maps until validation has chosen one; stays where there are no masks to
+/// validate on.
+const INITIAL_BACKGROUND_THRESHOLD: f32 = 0.3;
 
 /// Where paper and released code differ, a preset settles it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,8 +68,13 @@ pub struct TrainConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
-    /// Name of the ViT (`vit-s16`, `dinov2-s14-reg`, …). `vitpcm train --weights` fills it in from the file.
+    /// Name of the ViT (`vit-s16`, `dinov2-s14-reg`, …) or, to compare with, of a convolutional network (`resnet50`).
+    /// `vitpcm train --weights` fills it in from the file.
     pub backbone: String,
+    /// `pcm`, the method, or `cam`, what the paper compares it with: the mean of all features is classified, and the
+    /// classifier on every feature gives the maps. It goes with no conditioning, no `L_ET` and no pseudo-masks.
+    #[serde(default)]
+    pub localisation: LocalisationKind,
     /// `hv-bilstm`, or `none` for the ablation: patches learn nothing of each other behind the ViT.
     pub conditioning: Conditioning,
     /// Units a direction of the HV-BiLSTM (paper: 192).
@@ -84,6 +95,17 @@ pub struct ModelConfig {
     /// Share of values dropped in training (released code: 0.1 in the ViT, 0.2 before the LSTM, 0.2 before the
     /// classifier). Frozen blocks run without dropout: they run once for two passes, of which one has none.
     pub dropout: DropoutRates,
+}
+
+/// How features become scores.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LocalisationKind {
+    /// Every patch is classified.
+    #[default]
+    Pcm,
+    /// The image is classified: class activation maps.
+    Cam,
 }
 
 /// What stands between ViT and classifier.
@@ -308,6 +330,11 @@ impl TrainConfig {
             ((1..=256).contains(&model.inference_grid), "model.inference_grid: 1 to 256"),
             ((1..=256).contains(&self.validation.grid), "validation.grid: 1 to 256"),
             (model.top_k >= 1, "model.top_k: at least 1"),
+            (
+                model.localisation == LocalisationKind::Pcm
+                    || (model.conditioning == Conditioning::None && self.losses.et_target == EtTarget::None),
+                "with model.localisation=cam: model.conditioning=none and losses.et_target=none",
+            ),
             (positive(model.classifier_std.into()), "model.classifier_std: a positive number"),
             (dropout.iter().all(|rate| (0.0..1.0).contains(rate)), "model.dropout: shares from 0 to below 1"),
             (share(views.crop_probability), "views.crop_probability: 0 to 1"),
@@ -333,7 +360,7 @@ impl TrainConfig {
     }
 
     /// The description of the network, for a backbone and `num_classes` classes with the background.
-    pub fn network(&self, backbone: VitConfig, num_classes: usize) -> PcmConfig {
+    pub fn network(&self, backbone: BackboneConfig, num_classes: usize) -> PcmConfig {
         PcmConfig {
             backbone,
             num_classes,
@@ -344,6 +371,12 @@ impl TrainConfig {
             pooling: match self.model.pooling {
                 PoolingKind::Max => Pooling::Max,
                 PoolingKind::TopK => Pooling::TopK { k: self.model.top_k },
+            },
+            localisation: match self.model.localisation {
+                LocalisationKind::Pcm => Localisation::Pcm,
+                LocalisationKind::Cam => {
+                    Localisation::Cam { background_threshold: INITIAL_BACKGROUND_THRESHOLD }
+                }
             },
         }
     }

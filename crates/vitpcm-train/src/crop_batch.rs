@@ -9,7 +9,7 @@ use vitpcm_data::{Crop, CropLoader, LoadedCrop};
 use vitpcm_masks::IGNORE;
 use vitpcm_masks::resampling::{Alignment, nearest_indices};
 use vitpcm_nets::Normalisation;
-use vitpcm_nets::resnet::OUTPUT_STRIDE;
+use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 use vitpcm_ops::Uploader;
 
 use crate::error::Result;

@@ -66,6 +66,7 @@ pub mod sgd;
 mod shares;
 mod state_file;
 mod tensorboard;
+mod threshold_sweep;
 mod validation;
 mod verify_config;
 mod verify_loop;
@@ -74,8 +75,8 @@ pub mod verify_step;
 
 pub use batch::{TaggedBatch, TaggedViews};
 pub use config::{
-    AdamForm, Conditioning, Decay, EtPeak, EtTarget, Everything, LoaderConfig, LossConfig, ModelConfig,
-    PoolingKind, Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
+    AdamForm, Conditioning, Decay, EtPeak, EtTarget, Everything, LoaderConfig, LocalisationKind, LossConfig,
+    ModelConfig, PoolingKind, Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
 };
 pub use error::{Result, TrainError};
 pub use events::{Event, RunSummary};

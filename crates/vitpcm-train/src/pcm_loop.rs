@@ -1,7 +1,7 @@
 //! The training loop, top to bottom: open or resume the run folder, take batches, step, validate, keep the best, save.
 //!
 //! The run folder: `config.toml` (all settings), `model.safetensors` (the best model), `last/` (the full state),
-//! `metrics.csv`, TensorBoard's event files. Every file is replaced whole or only appended to.
+//! `metrics.csv`, TensorBoard's event files, with class activation maps `thresholds.csv`. Every file is replaced whole or only appended to.
 //!
 //! On several ranks all run this loop in step: each takes its share of every step's images, the gradients are summed,
 //! and all take the same step. What decides the course (losses, a wish to stop, validation) is summed as well, so that
@@ -19,14 +19,14 @@ use vitpcm_data::{Dataset, ImageLimits, Loader, LoaderOptions, PseudoMasks, Tagg
 use vitpcm_masks::Classes;
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_nets::{
-    Dropout, GridAlignment, ImportedBackbone, Initialisation, Model, ModelInfo, Normalisation, Parameters,
-    Precision, Storage, Variant, VitConfig,
+    BackboneConfig, Dropout, GridAlignment, Initialisation, Localisation, Model, ModelInfo, Normalisation,
+    Parameters, Precision, PretrainedBackbone, Storage, VitConfig,
 };
 
 use crate::batch::TaggedBatch;
 use crate::batch_stream::{BatchMaker, StepImages, steps_of_epoch};
 use crate::checkpoint::{self, Progress, Saved};
-use crate::config::TrainConfig;
+use crate::config::{LocalisationKind, TrainConfig};
 use crate::ema::Ema;
 use crate::error::{Result, TrainError};
 use crate::events::{Event, RunSummary};
@@ -38,6 +38,7 @@ use crate::ranks::Ranks;
 use crate::run_files::RunFiles;
 use crate::shares::{Shares, StepOfAll};
 use crate::state_file::state_path;
+use crate::threshold_sweep::ThresholdSweep;
 use crate::validation::{Validation, ValidationImage, Validator};
 
 /// A training run: what on, what with, where to.
@@ -82,7 +83,7 @@ pub enum Backbone {
     /// Random numbers.
     Scratch,
     /// Published weights.
-    Weights(Box<ImportedBackbone>),
+    Weights(Box<PretrainedBackbone>),
 }
 
 /// Whether a run is new.
@@ -170,6 +171,10 @@ pub fn train(
 ) -> Result<TrainOutcome> {
     let config = &job.config;
     config.check()?;
+    if config.model.localisation == LocalisationKind::Cam && job.data.pseudo_masks.is_some() {
+        let reason = "class activation maps are no probabilities, and pseudo-masks cannot teach them";
+        return Err(TrainError::Config(reason.to_owned()));
+    }
     let tell = |event: Event| {
         if ranks.is_first() || matches!(event, Event::Warning(_)) {
             drop(events.send(event)); // a run does not depend on being heard
@@ -192,7 +197,7 @@ pub fn train(
         None => initial_state(job)?,
     };
     let network = info.network.clone();
-    let patch = network.backbone.patch;
+    let patch = network.backbone.patch();
     let maker = config.view_maker(patch);
     let new_phase = |epoch: usize, parameters: Parameters| -> Result<(PcmStep, Adam, Option<Ema>)> {
         let step =
@@ -375,14 +380,14 @@ pub fn train(
             save(&mut progress, &step, &adam, average.as_ref(), &files)?;
             return outcome(Ending::Interrupted, &progress);
         }
-        let (validation, reviews) = match validated {
-            None => (None, Vec::new()),
+        let (validation, sweep, reviews) = match validated {
+            None => (None, None, Vec::new()),
             Some(validated) => {
                 if let Some(files) = &mut files {
                     files.write_validation_events(progress.step, &validated)?;
                 }
                 validated.warnings.into_iter().for_each(&mut warn);
-                (Some(validated.validation), validated.reviews)
+                (Some(validated.validation), validated.sweep, validated.reviews)
             }
         };
         let is_best = match (&validation, progress.best) {
@@ -395,7 +400,13 @@ pub fn train(
             progress.best = validation.as_ref().map(|validation| (epoch, validation.score));
             progress.epochs_since_best = 0;
             describe_model(&mut model.info, epoch, progress.step, validation.as_ref());
+            if let Some(sweep) = &sweep {
+                take_threshold(&mut model.info, sweep);
+            }
             if ranks.is_first() {
+                if let Some(sweep) = &sweep {
+                    sweep.write(&job.out.join("thresholds.csv"))?;
+                }
                 model.save(job.out.join("model.safetensors"), Storage::F32)?;
             }
         } else if validation.is_some() {
@@ -450,7 +461,7 @@ fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
         );
     }
     let expected = job.config.network(saved.info.network.backbone, job.data.classes.len());
-    let train_size = job.config.model.grid * saved.info.network.backbone.patch;
+    let train_size = job.config.model.grid * saved.info.network.backbone.patch();
     if saved.info.network != expected || saved.info.train_size != train_size {
         return refuse("the run began with another network: its [model] settings cannot change".to_owned());
     }
@@ -461,14 +472,17 @@ fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
 fn initial_state(job: &TrainJob) -> Result<(ModelInfo, Parameters, Progress)> {
     let config = &job.config;
     let (backbone, likely) = match &job.backbone {
-        Backbone::Weights(imported) => (imported.summary.config, imported.summary.likely_normalisation),
+        Backbone::Weights(imported) => (imported.config, imported.normalisation),
         // Positions need no resizing where none were learned.
         Backbone::Scratch => {
-            let variant = Variant::named(&config.model.backbone)?.config();
-            (VitConfig { position_grid: config.model.grid, ..variant }, Normalisation::HALF)
+            let backbone = match BackboneConfig::named(&config.model.backbone)? {
+                BackboneConfig::Vit(vit) => VitConfig { position_grid: config.model.grid, ..vit }.into(),
+                convolutional => convolutional,
+            };
+            (backbone, Normalisation::HALF)
         }
     };
-    let patch = backbone.patch;
+    let patch = backbone.patch();
     let network = config.network(backbone, job.data.classes.len());
     let initialisation = Initialisation { seed: config.seed, classifier_std: config.model.classifier_std };
     let parameters = match &job.backbone {
@@ -543,4 +557,19 @@ fn describe_model(info: &mut ModelInfo, epoch: usize, step: u64, validation: Opt
         say("val_miou_tags_given", format!("{miou:.2}"));
     }
     say("val_tag_f1", format!("{:.2}", validation.tag_f1));
+}
+
+/// The background threshold that did best, and on what it was chosen.
+fn take_threshold(info: &mut ModelInfo, sweep: &ThresholdSweep) {
+    let (Some(best), [first, .., last]) = (sweep.best(), sweep.rows.as_slice()) else { return };
+    info.network.localisation = Localisation::Cam { background_threshold: best.threshold };
+    let text = format!(
+        "{:.2}, the best of {} from {:.2} to {:.2} by the mIoU of {} validation masks",
+        best.threshold,
+        sweep.rows.len(),
+        first.threshold,
+        last.threshold,
+        sweep.num_masks
+    );
+    info.provenance.insert("background_threshold".to_owned(), text);
 }

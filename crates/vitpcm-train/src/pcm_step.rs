@@ -3,9 +3,9 @@
 //! loop.
 
 use candle_core::{Tensor, Var};
-use vitpcm_nets::patch_classifier::CLASSIFIER_WEIGHT;
 use vitpcm_nets::{
-    Dropout, Mode, ParameterGradients, Parameters, PcmConfig, PcmNetwork, PcmOutput, Precision, Tokens,
+    Dropout, Localisation, Mode, ParameterGradients, Parameters, PcmConfig, PcmNetwork, PcmOutput, Precision,
+    Tokens,
 };
 
 use crate::batch::TaggedBatch;
@@ -77,14 +77,13 @@ impl PcmStep {
         precision: Precision,
         mut parameters: Parameters,
     ) -> Result<Self> {
-        let depth = config.backbone.depth;
-        let variables = parameters.make_trainable(|name| trained.includes(name, depth))?;
+        let variables = parameters.make_trainable(|name| trained.includes(name, &config.backbone))?;
         let constants: Parameters =
             parameters.iter().map(|(name, tensor)| (name.to_owned(), tensor.detach())).collect();
         Ok(Self {
             network: PcmNetwork::new(config, &parameters)?.with_precision(precision),
             constant_network: PcmNetwork::new(config, &constants)?.with_precision(precision),
-            classifier_weight: parameters.get(CLASSIFIER_WEIGHT)?.clone(),
+            classifier_weight: parameters.get(config.classifier_weight())?.clone(),
             config: config.clone(),
             losses: losses.clone(),
             trained,
@@ -172,9 +171,9 @@ impl PcmStep {
         of_blocks: &ParameterGradients,
     ) -> Result<LossTensors> {
         let pixels = self.pictures(batch)?;
-        let tokens = match self.trained.num_frozen_blocks(self.config.backbone.depth) {
+        let tokens = match self.trained.num_frozen_blocks(self.config.backbone.depth()) {
             Some(num_blocks) => self.constant_network.run_frozen_blocks(&pixels, num_blocks)?,
-            None => self.network.vit().embed(&pixels)?,
+            None => self.network.backbone().embed(&pixels)?,
         };
         let rates = dropout.rates;
         let output = self.network.continue_from(&tokens, &mut Mode::Training(dropout, of_blocks))?;
@@ -204,7 +203,16 @@ impl PcmStep {
         target_maps: impl FnOnce() -> Result<Tensor>,
     ) -> Result<LossTensors> {
         let num_images = batch.len();
-        let mce = losses::multi_label_loss(&output.tag_probabilities.narrow(0, 0, num_images)?, &batch.tags)?;
+        // Activation maps do not score the background.
+        let first_class = match self.config.localisation {
+            Localisation::Pcm => 0,
+            Localisation::Cam { .. } => 1,
+        };
+        let num_classes = self.config.num_classes - first_class;
+        let mce = losses::multi_label_loss(
+            &output.tag_probabilities.narrow(0, 0, num_images)?.narrow(1, first_class, num_classes)?,
+            &batch.tags.narrow(1, first_class, num_classes)?,
+        )?;
         let l2 = (losses::classifier_penalty(&self.classifier_weight)? * self.losses.classifier_l2)?;
         let mut total = ((&mce * self.losses.mce_weight)? + &l2)?;
 

@@ -3,11 +3,11 @@
 use vitpcm_data::views::CropStarts;
 use vitpcm_data::{Brightness, ColourChange};
 use vitpcm_masks::resampling::Alignment;
-use vitpcm_nets::DropoutRates;
+use vitpcm_nets::{BackboneConfig, DropoutRates};
 
 use crate::config::{
-    AdamForm, Conditioning, Decay, EtPeak, EtTarget, Everything, LoaderConfig, LossConfig, ModelConfig,
-    PoolingKind, Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
+    AdamForm, Conditioning, Decay, EtPeak, EtTarget, Everything, LoaderConfig, LocalisationKind, LossConfig,
+    ModelConfig, PoolingKind, Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
 };
 
 impl TrainConfig {
@@ -28,6 +28,7 @@ impl TrainConfig {
             seed: 0,
             model: ModelConfig {
                 backbone: "vit-s16".to_owned(),
+                localisation: LocalisationKind::Pcm,
                 conditioning: Conditioning::HvBilstm,
                 lstm_units: 192,
                 pooling: PoolingKind::Max,
@@ -101,6 +102,25 @@ impl TrainConfig {
             (patches(self.model.inference_grid, patch).round() as usize).clamp(1, 256);
         self.validation.grid =
             if validates_at_inference_size { self.model.inference_grid } else { self.model.grid };
+        self
+    }
+
+    /// The settings for a backbone: [`TrainConfig::for_patch`], and of a convolutional one everything is trained, since it
+    /// has no last blocks that alone see the whole image.
+    pub fn for_backbone(self, backbone: &BackboneConfig) -> Self {
+        let mut config = self.for_patch(backbone.patch());
+        if !matches!(backbone, BackboneConfig::Vit(_)) {
+            config.schedule.unfreeze = Unfreeze::Everything(Everything::All);
+        }
+        config
+    }
+
+    /// The settings for class activation maps: only `L_MCE` and the penalty are left of the losses, and nothing stands
+    /// between features and classifier.
+    pub fn for_cam(mut self) -> Self {
+        self.model.localisation = LocalisationKind::Cam;
+        self.model.conditioning = Conditioning::None;
+        self.losses.et_target = EtTarget::None;
         self
     }
 

@@ -5,6 +5,7 @@
 //! GPU of its own, else by MPI as well.
 
 use candle_core::{Device, Tensor, Var};
+use vitpcm_masks::ConfusionMatrix;
 
 use crate::error::{Result, TrainError};
 #[cfg(feature = "mpi")]
@@ -101,6 +102,13 @@ impl Ranks {
         let mut values = counts.map(|count| count as f64);
         self.sum(&mut values);
         values.map(|value| value as usize)
+    }
+
+    /// Adds up a confusion matrix over all ranks.
+    pub(crate) fn sum_matrix(&self, matrix: &mut ConfusionMatrix) {
+        let mut counts: Vec<f64> = matrix.counts_mut().map(|count| *count as f64).collect();
+        self.sum(&mut counts);
+        matrix.counts_mut().zip(counts).for_each(|(count, sum)| *count = sum as u64);
     }
 
     /// Whether something holds on any rank.

@@ -2,6 +2,8 @@
 
 use std::f64::consts::PI;
 
+use vitpcm_nets::{BackboneConfig, ParameterPlace};
+
 use crate::config::{Decay, ScheduleConfig, Unfreeze};
 
 /// The part of the network that is trained.
@@ -16,17 +18,18 @@ pub enum Trained {
 }
 
 impl Trained {
-    /// Whether a parameter is trained, by its name, in a ViT of `depth` blocks.
-    pub fn includes(self, name: &str, depth: usize) -> bool {
-        let is_head = name.starts_with("hv_bilstm.") || name.starts_with("patch_classifier.");
-        match self {
-            Trained::Head => is_head,
-            Trained::Everything => true,
-            Trained::LastBlocks(count) => {
-                let block = name.strip_prefix("blocks.").and_then(|rest| rest.split('.').next());
-                let block = block.and_then(|index| index.parse::<usize>().ok());
-                is_head || name.starts_with("norm.") || block.is_some_and(|index| index + count >= depth)
-            }
+    /// Whether a parameter is trained, by its name. Batch norms never are.
+    pub fn includes(self, name: &str, backbone: &BackboneConfig) -> bool {
+        if ["hv_bilstm.", "patch_classifier.", "image_classifier."].iter().any(|head| name.starts_with(head))
+        {
+            return true;
+        }
+        match (self, backbone.place_of(name)) {
+            (Trained::Head, _) | (_, ParameterPlace::FrozenNorm) => false,
+            (Trained::Everything, _) => true,
+            (Trained::LastBlocks(_), ParameterPlace::Entrance) => false,
+            (Trained::LastBlocks(_), ParameterPlace::FinalNorm) => true,
+            (Trained::LastBlocks(count), ParameterPlace::Block(index)) => index + count >= backbone.depth(),
         }
     }
 
@@ -82,6 +85,7 @@ mod tests {
         let trained = schedule.trained(1);
         assert_eq!(trained, Trained::LastBlocks(5));
         assert_eq!(trained.num_frozen_blocks(12), Some(7));
+        let vit = BackboneConfig::named("vit-s16").unwrap();
         for (name, expected) in [
             ("blocks.6.mlp.fc1.weight", false),
             ("blocks.7.norm1.bias", true),
@@ -91,10 +95,30 @@ mod tests {
             ("hv_bilstm.rows.weight_ih_l0", true),
             ("patch_classifier.weight", true),
         ] {
-            assert_eq!(trained.includes(name, 12), expected, "{name}");
+            assert_eq!(trained.includes(name, &vit), expected, "{name}");
         }
-        assert!(!Trained::Head.includes("norm.weight", 12));
-        assert!(Trained::Everything.includes("pos_embed", 12));
+        assert!(!Trained::Head.includes("norm.weight", &vit));
+        assert!(Trained::Everything.includes("pos_embed", &vit));
+    }
+
+    #[test]
+    fn of_a_resnet_convolutions_are_trained_and_norms_are_not() {
+        let resnet = BackboneConfig::named("resnet50").unwrap();
+        for (name, everything, last_blocks) in [
+            ("conv1.weight", true, false),
+            ("bn1.weight", false, false),
+            ("layer1.0.conv1.weight", true, false),
+            ("layer3.4.conv3.weight", true, false),
+            ("layer3.5.conv3.weight", true, true),
+            ("layer4.0.downsample.0.weight", true, true),
+            ("layer4.0.downsample.1.weight", false, false),
+            ("layer4.2.bn3.bias", false, false),
+            ("image_classifier.weight", true, true),
+        ] {
+            assert_eq!(Trained::Everything.includes(name, &resnet), everything, "{name}");
+            assert_eq!(Trained::LastBlocks(4).includes(name, &resnet), last_blocks, "{name}");
+            assert_eq!(Trained::Head.includes(name, &resnet), name.starts_with("image"), "{name}");
+        }
     }
 
     #[test]

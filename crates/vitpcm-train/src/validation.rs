@@ -12,7 +12,7 @@ use vitpcm::{
 use vitpcm_data::{ImageLimits, Loader, MaskSource, TaggedImage, Tags, read_image};
 use vitpcm_masks::resampling::{Alignment, Part, resize_plane, resize_rgb8};
 use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap, Picture, overlay, viridis};
-use vitpcm_nets::{Model, PcmConfig, Precision};
+use vitpcm_nets::{Localisation, Model, PcmConfig, Precision};
 
 use crate::batch::TaggedBatch;
 use crate::batch_stream::take_images;
@@ -21,13 +21,14 @@ use crate::error::{Result, TrainError};
 use crate::pcm_step::PcmStep;
 use crate::ranks::Ranks;
 use crate::schedule::Trained;
+use crate::threshold_sweep::ThresholdSweep;
 
 /// Side in pixels of one picture of a strip.
 const TILE: usize = 160;
 /// Most heat maps of a strip.
 const HEAT_MAPS: usize = 3;
 /// Images that go through the network at a time.
-const BATCH: usize = 8;
+pub(crate) const BATCH: usize = 8;
 /// Reviews that come with pictures, those of the least sure images.
 const REVIEW_PICTURES: usize = 24;
 
@@ -71,6 +72,8 @@ pub(crate) struct Validator<'a> {
 /// A validation and the strips of pictures that show it.
 pub(crate) struct Validated {
     pub(crate) validation: Validation,
+    /// Of class activation maps, on images with masks.
+    pub(crate) sweep: Option<ThresholdSweep>,
     pub(crate) strips: Vec<(String, Picture)>,
     /// Every image's, the least sure first; of all ranks, on the first one.
     pub(crate) reviews: Vec<Review>,
@@ -88,14 +91,24 @@ impl Validator<'_> {
         ranks: &Ranks,
         stop: &AtomicBool,
     ) -> Result<Option<Validated>> {
-        let patch = model.info.network.backbone.patch;
+        let patch = model.info.network.backbone.patch();
         let alignment = self.config.views.alignment;
         let options = SegmenterOptions {
             size: Some(self.config.validation.grid * patch),
             precision: self.precision,
             ..Default::default()
         };
-        let segmenter = Segmenter::new(model, self.device, options)?;
+        let mut segmenter = Segmenter::new(model, self.device, options.clone())?;
+        let mut sweep = None;
+        if model.info.network.localisation != Localisation::Pcm {
+            sweep = self.sweep_thresholds(&segmenter, ranks, stop)?;
+            if let Some(best) = sweep.as_ref().and_then(ThresholdSweep::best) {
+                let mut model = model.clone();
+                let background_threshold = best.threshold;
+                model.info.network.localisation = Localisation::Cam { background_threshold };
+                segmenter = Segmenter::new(&model, self.device, options)?;
+            }
+        }
         let mut matrix = ConfusionMatrix::new(self.classes.len());
         let (mut tags, mut num_masks) = (TagCounts::default(), 0usize);
         let (mut strips, mut reviews, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
@@ -169,22 +182,21 @@ impl Validator<'_> {
         if num_images == 0 {
             return Ok(None);
         }
-        let mut counts: Vec<f64> = matrix.counts_mut().map(|count| *count as f64).collect();
-        ranks.sum(&mut counts);
-        matrix.counts_mut().zip(counts).for_each(|(count, sum)| *count = sum as u64);
+        ranks.sum_matrix(&mut matrix);
         let tag_f1 = TagCounts { num_images, right, predicted, given }.f1();
         let scores = (num_masks > 0).then(|| matrix.scores(self.classes));
         let (miou, pixel_accuracy) =
             scores.map_or((None, None), |scores| (scores.mean_iou, scores.pixel_accuracy));
-        let et_loss = match miou {
-            Some(_) => None,
-            None => Some(self.equivariance_loss(model, ranks)?),
+        let et_loss = match (miou, model.info.network.localisation) {
+            // Activation maps are no probabilities: nothing to compare by but tags.
+            (Some(_), _) | (None, Localisation::Cam { .. }) => None,
+            (None, Localisation::Pcm) => Some(self.equivariance_loss(model, ranks)?),
         };
         let guessing = (self.classes.len() as f64).ln();
         let score = miou.unwrap_or(tag_f1 - 100.0 * et_loss.unwrap_or(0.0) / guessing);
         let validation = Validation { miou, pixel_accuracy, tag_f1, et_loss, score };
         let reviews = reviews_of_all(reviews, ranks)?;
-        Ok(Some(Validated { validation, strips, reviews, warnings }))
+        Ok(Some(Validated { validation, sweep, strips, reviews, warnings }))
     }
 
     /// `L_ET` over the validation images, whose views are the same each time.
@@ -197,7 +209,7 @@ impl Validator<'_> {
         };
         let losses = LossConfig { et_target, ..self.config.losses.clone() };
         let step = PcmStep::new(network, &losses, Trained::Head, self.precision, model.parameters.clone())?;
-        let maker = self.config.view_maker(network.backbone.patch);
+        let maker = self.config.view_maker(network.backbone.patch());
         let batch = self.config.schedule.batch;
         let is_own = |place| place / batch % ranks.size() == ranks.rank();
         let mut stream = self.loader.epoch_share(0, 0, is_own);
@@ -304,6 +316,7 @@ mod tests {
         let scores = |tag_probabilities: Vec<f32>| RawScores {
             scores_on_grid: ScoreMap::new(3, 1, 1, vec![1.0, 0.0, 0.0]).unwrap(),
             tag_probabilities,
+            background_threshold: None,
             image_size: (1, 1),
             alignment: Alignment::HalfPixel,
         };

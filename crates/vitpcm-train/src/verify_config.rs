@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use vitpcm_data::{CropMaker, Unsure};
 use vitpcm_nets::Normalisation;
-use vitpcm_nets::resnet::OUTPUT_STRIDE;
+use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 
 use crate::config::LoaderConfig;
 use crate::error::{Result, TrainError};

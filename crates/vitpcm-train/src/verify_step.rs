@@ -2,7 +2,8 @@
 //! losses, and the gradients of all convolutions. Norms stay as they are; the optimiser is left to the loop.
 
 use candle_core::{D, Tensor, Var};
-use vitpcm_nets::resnet::{OUTPUT_STRIDE, is_frozen_norm};
+use vitpcm_nets::deeplab::OUTPUT_STRIDE;
+use vitpcm_nets::resnet::is_frozen_norm;
 use vitpcm_nets::{DeepLab, DeepLabConfig, Parameters, Precision};
 use vitpcm_ops::{ResizeRule, resize_grid};
 

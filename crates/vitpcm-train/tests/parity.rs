@@ -8,8 +8,8 @@ use vitpcm_masks::Symmetry;
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_nets::patch_classifier::PatchClassifier;
 use vitpcm_nets::{
-    Dropout, DropoutRates, Mode, ParameterShape, Parameters, PatchConditioning, PcmConfig, PcmNetwork,
-    Pooling, Precision, VitConfig, WeightFile,
+    Dropout, DropoutRates, Localisation, Mode, ParameterShape, Parameters, PatchConditioning, PcmConfig,
+    PcmNetwork, Pooling, Precision, VitConfig, WeightFile,
 };
 use vitpcm_train::optimiser::{Adam, AdamConfig};
 use vitpcm_train::pcm_step::PcmStep;
@@ -60,10 +60,12 @@ fn network() -> PcmConfig {
             registers: 0,
             layer_scale: false,
             position_grid: 6,
-        },
+        }
+        .into(),
         conditioning: PatchConditioning::HvBilstm { units: 6 },
         num_classes: NUM_CLASSES,
         pooling: Pooling::Max,
+        localisation: Localisation::Pcm,
     }
 }
 

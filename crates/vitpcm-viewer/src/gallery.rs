@@ -96,6 +96,7 @@ mod tests {
         let scores = RawScores {
             scores_on_grid: ScoreMap::new(2, 1, 1, vec![0.5; 2]).unwrap(),
             tag_probabilities: vec![0.5; 2],
+            background_threshold: None,
             image_size: (side as usize, side as usize),
             alignment: Alignment::HalfPixel,
         };

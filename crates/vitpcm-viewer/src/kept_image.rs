@@ -251,6 +251,7 @@ mod tests {
         let scores = RawScores {
             scores_on_grid: ScoreMap::new(3, 2, 1, vec![0.9, 0.1, 0.1, 0.8, 0.0, 0.1]).unwrap(),
             tag_probabilities: vec![0.9, 0.8, 0.1],
+            background_threshold: None,
             image_size: (width as usize, height as usize),
             alignment: Alignment::HalfPixel,
         };

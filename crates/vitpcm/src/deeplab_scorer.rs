@@ -5,7 +5,7 @@ use candle_core::{Device, Tensor};
 use image::RgbImage;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{ScoreMap, Symmetry};
-use vitpcm_nets::resnet::OUTPUT_STRIDE;
+use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 use vitpcm_nets::{DeepLab, DeepLabInfo, DeepLabModel};
 
 use crate::average::Average;
@@ -60,7 +60,8 @@ impl DeepLabScorer {
         let sum = sum.ok_or_else(|| SegmentError::BadOptions("no scale and no symmetry".to_owned()))?;
         let (scores_on_grid, tag_probabilities) = sum.mean()?;
         let image_size = (image.width() as usize, image.height() as usize);
-        Ok(RawScores { scores_on_grid, tag_probabilities, image_size, alignment })
+        let background_threshold = None;
+        Ok(RawScores { scores_on_grid, tag_probabilities, background_threshold, image_size, alignment })
     }
 
     /// One scale, one symmetry: the scores upright again, and the best of each class.

@@ -25,6 +25,8 @@ pub struct RawScores {
     pub scores_on_grid: ScoreMap,
     /// Probability that each class is in the image, the background's first.
     pub tag_probabilities: Vec<f32>,
+    /// What a class must exceed at a cell, its peak being 1, where the network knows no background (CAM).
+    pub background_threshold: Option<f32>,
     /// Width and height of the image.
     pub image_size: (usize, usize),
     /// How grid and image lie on each other.
@@ -50,7 +52,10 @@ impl RawScores {
         }
         let scores_on_grid = match mode {
             TagMode::Unknown => self.scores_on_grid.clone(),
-            TagMode::Given(_) | TagMode::Predicted { .. } => self.scores_on_grid.conditioned(&tags),
+            TagMode::Given(_) | TagMode::Predicted { .. } => match self.background_threshold {
+                None => self.scores_on_grid.conditioned(&tags),
+                Some(threshold) => self.scores_on_grid.with_threshold(&tags, threshold),
+            },
         };
         let tag_probabilities = self.tag_probabilities.clone();
         let (image_size, alignment) = (self.image_size, self.alignment);

@@ -13,8 +13,8 @@ use std::path::Path;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, ScoreMap, Symmetry};
 use vitpcm_nets::{
-    DeepLabModel, GridAlignment, Initialisation, Mode, Model, ModelInfo, Normalisation, PcmConfig,
-    PcmNetwork, PcmOutput, Precision, Variant, WeightFile,
+    DeepLabModel, GridAlignment, Initialisation, Localisation, Mode, Model, ModelInfo, Normalisation,
+    PcmConfig, PcmNetwork, PcmOutput, Precision, Variant, WeightFile,
 };
 
 /// Over which turns and flips of an image the scores are averaged.
@@ -132,7 +132,7 @@ impl Segmenter {
         let info = model.info.clone();
         let classes = Classes::from_names(info.classes.iter().cloned())?;
         let size = options.size.unwrap_or(info.inference_size) as f64;
-        let patch = info.network.backbone.patch as f64;
+        let patch = info.network.backbone.patch() as f64;
         let scales = if options.scales.is_empty() { &[1.0][..] } else { &options.scales };
         let mut cells_by_scale = Vec::with_capacity(scales.len());
         for &scale in scales {
@@ -262,7 +262,12 @@ impl PcmScorer {
     fn finished(&self, sum: Average, image: &RgbImage) -> Result<RawScores, SegmentError> {
         let (scores_on_grid, tag_probabilities) = sum.mean()?;
         let image_size = (image.width() as usize, image.height() as usize);
-        Ok(RawScores { scores_on_grid, tag_probabilities, image_size, alignment: self.alignment })
+        let background_threshold = match self.info.network.localisation {
+            Localisation::Pcm => None,
+            Localisation::Cam { background_threshold } => Some(background_threshold),
+        };
+        let alignment = self.alignment;
+        Ok(RawScores { scores_on_grid, tag_probabilities, background_threshold, image_size, alignment })
     }
 
     /// One run of the network over the same tile of every image.
@@ -274,7 +279,7 @@ impl PcmScorer {
         symmetry: Symmetry,
         device: &Device,
     ) -> Result<Vec<(ScoreMap, Vec<f32>)>, SegmentError> {
-        let patch = self.info.network.backbone.patch;
+        let patch = self.info.network.backbone.patch();
         let to = (plan.grid.0 * patch, plan.grid.1 * patch);
         let part = Part {
             x: tile.x * patch,

@@ -56,12 +56,18 @@ fn two_stages(
     let stripes = (2048 / column_blocks.max(1)).clamp(1, rows.div_ceil(16).max(1));
     let count = sums_a_column * columns;
     let partial = Array::new(&x.device, DType::F32, stripes * count)?;
-    let sums = Array::new(&x.device, DType::F32, count)?;
     let (name, arguments) =
         first(Argument::Pointer(partial.pointer), Argument::Int(rows as i32), Argument::Int(columns as i32));
     let threads = Threads::grid((column_blocks, stripes), (64, 4));
     // SAFETY: x and what is summed beside it are `rows` rows of `columns`; `partial` has room for all stripes.
     unsafe { launch(&x.device, COLUMN_SUMS, &name, threads, &arguments) }?;
+    add_stripes(&partial, stripes, count)
+}
+
+/// The sums of all stripes' `count` numbers.
+pub(crate) fn add_stripes(partial: &Array, stripes: usize, count: usize) -> Result<Array> {
+    let partial = partial.view();
+    let sums = Array::new(&partial.device, DType::F32, count)?;
     let arguments = [
         Argument::Pointer(partial.pointer),
         Argument::Pointer(sums.pointer),
@@ -69,6 +75,6 @@ fn two_stages(
         Argument::Int(count as i32),
     ];
     // SAFETY: `partial` is `stripes` times `count` long.
-    unsafe { launch(&x.device, COLUMN_SUMS, "add_stripes", Threads::each(count), &arguments) }?;
+    unsafe { launch(&partial.device, COLUMN_SUMS, "add_stripes", Threads::each(count), &arguments) }?;
     Ok(sums)
 }

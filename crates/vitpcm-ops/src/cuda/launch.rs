@@ -22,6 +22,7 @@ macro_rules! module {
 module!(ATTENTION, "attention");
 module!(COLUMN_SUMS, "column_sums");
 module!(CONV, "conv");
+module!(DEPTHWISE, "depthwise");
 module!(ELEMENTWISE, "elementwise");
 module!(FLASH_ATTENTION, "flash_attention");
 module!(LAYER_NORM, "layer_norm");

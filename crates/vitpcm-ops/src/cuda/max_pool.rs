@@ -1,20 +1,29 @@
-//! Max pooling at the entrance of a ResNet.
+//! Max pooling.
 
 use candle_core::Result;
 
 use super::launch::{Argument, MAX_POOL, Threads, kernel_for, launch};
 use super::{Array, View};
-use crate::cpu::max_pool::{PoolShape, outputs};
+use crate::cpu::max_pool::PoolShape;
 
-fn sizes(shape: PoolShape, count: usize) -> [Argument; 4] {
-    let PoolShape { height, width, channels } = shape;
+fn sizes(shape: PoolShape, count: usize) -> [Argument; 7] {
+    let PoolShape { rows, columns, channels } = shape;
     let int = |value: usize| Argument::Int(value as i32);
-    [int(height), int(width), int(channels), Argument::Long(count as i64)]
+    [
+        int(rows.inputs),
+        int(columns.inputs),
+        int(channels),
+        int(rows.stride),
+        int(rows.before),
+        int(columns.before),
+        Argument::Long(count as i64),
+    ]
 }
 
 pub(crate) fn forward(shape: PoolShape, x: &View<'_>) -> Result<Array> {
-    let images = x.len / (shape.height * shape.width * shape.channels).max(1);
-    let count = images * outputs(shape.height) * outputs(shape.width) * shape.channels;
+    let PoolShape { rows, columns, channels } = shape;
+    let images = x.len / (rows.inputs * columns.inputs * channels).max(1);
+    let count = images * rows.outputs() * columns.outputs() * channels;
     let pooled = Array::new(&x.device, x.dtype, count)?;
     let mut arguments = vec![Argument::Pointer(x.pointer), Argument::Pointer(pooled.pointer)];
     arguments.extend(sizes(shape, count));

@@ -1,0 +1,224 @@
+//! What turns pixels into features on a grid: a ViT, or a convolutional network whose last stages look further instead
+//! of moving further. One set of questions for all of them; the answers are left to `vit`, `resnet` and `xception`.
+
+use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::dropout::Mode;
+use crate::error::{NetsError, Result};
+use crate::parameters::Parameters;
+use crate::resnet::{OutputStride, RESNETS, ResNet, ResNetConfig, is_frozen_norm};
+use crate::variants::{Grid, ParameterShape, VARIANTS, VitConfig};
+use crate::vit::{Precision, Tokens, Vit};
+use crate::xception::{XCEPTIONS, Xception, XceptionConfig};
+
+/// Pixels of the image from one feature of a convolutional backbone to the next: as the paper's ViTs.
+const CONVOLUTIONAL_STRIDE: usize = 16;
+
+/// The numbers that describe a backbone. In files each kind is told by its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum BackboneConfig {
+    /// A vision transformer.
+    Vit(VitConfig),
+    /// A ResNet.
+    ResNet(ResNetConfig),
+    /// An Xception.
+    Xception(XceptionConfig),
+}
+
+/// Where in a backbone a parameter sits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParameterPlace {
+    /// Before the blocks.
+    Entrance,
+    /// In the block of this index.
+    Block(usize),
+    /// Behind the blocks.
+    FinalNorm,
+    /// In a batch norm, which keeps the statistics and factors of pretraining.
+    FrozenNorm,
+}
+
+impl From<VitConfig> for BackboneConfig {
+    fn from(config: VitConfig) -> Self {
+        BackboneConfig::Vit(config)
+    }
+}
+
+impl From<ResNetConfig> for BackboneConfig {
+    fn from(config: ResNetConfig) -> Self {
+        BackboneConfig::ResNet(config)
+    }
+}
+
+impl From<XceptionConfig> for BackboneConfig {
+    fn from(config: XceptionConfig) -> Self {
+        BackboneConfig::Xception(config)
+    }
+}
+
+impl BackboneConfig {
+    /// The backbone of this name, of any kind.
+    pub fn named(name: &str) -> Result<Self> {
+        let vit = VARIANTS.iter().find(|variant| variant.name == name).map(|variant| variant.config().into());
+        let resnet =
+            || RESNETS.iter().find(|variant| variant.name == name).map(|found| found.config().into());
+        let xception =
+            || XCEPTIONS.iter().find(|variant| variant.name == name).map(|found| found.config().into());
+        vit.or_else(resnet).or_else(xception).ok_or_else(|| {
+            let vits = VARIANTS.iter().map(|variant| variant.name);
+            let resnets = RESNETS.iter().map(|variant| variant.name);
+            let known = vits.chain(resnets).chain(XCEPTIONS.iter().map(|variant| variant.name));
+            NetsError::UnknownVariant { name: name.to_owned(), known: known.map(str::to_owned).collect() }
+        })
+    }
+
+    /// Its name, or `custom`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            BackboneConfig::Vit(vit) => vit.name(),
+            BackboneConfig::ResNet(resnet) => resnet.name(),
+            BackboneConfig::Xception(xception) => xception.name(),
+        }
+    }
+
+    /// Pixels of the image from one feature to the next: a ViT's patch.
+    pub fn patch(&self) -> usize {
+        match self {
+            BackboneConfig::Vit(vit) => vit.patch,
+            BackboneConfig::ResNet(_) | BackboneConfig::Xception(_) => CONVOLUTIONAL_STRIDE,
+        }
+    }
+
+    /// Features of every cell of the grid.
+    pub fn num_features(&self) -> usize {
+        match self {
+            BackboneConfig::Vit(vit) => vit.width,
+            BackboneConfig::ResNet(resnet) => resnet.num_features(),
+            BackboneConfig::Xception(xception) => xception.num_features(),
+        }
+    }
+
+    /// Number of blocks.
+    pub fn depth(&self) -> usize {
+        match self {
+            BackboneConfig::Vit(vit) => vit.depth,
+            BackboneConfig::ResNet(resnet) => resnet.blocks.iter().sum(),
+            BackboneConfig::Xception(xception) => xception.depth(),
+        }
+    }
+
+    /// Refuses numbers that no network can have.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            BackboneConfig::Vit(vit) => vit.check(),
+            BackboneConfig::ResNet(resnet) => resnet.check(),
+            BackboneConfig::Xception(xception) => xception.check(),
+        }
+    }
+
+    /// Names and shapes of all parameters.
+    pub fn parameter_shapes(&self) -> Vec<ParameterShape> {
+        match self {
+            BackboneConfig::Vit(vit) => vit.parameter_shapes(),
+            BackboneConfig::ResNet(resnet) => resnet.parameter_shapes(),
+            BackboneConfig::Xception(xception) => xception.parameter_shapes(),
+        }
+    }
+
+    /// Where one of its parameters sits.
+    pub fn place_of(&self, name: &str) -> ParameterPlace {
+        let index = |text: &str| text.split('.').next().and_then(|index| index.parse::<usize>().ok());
+        let block = match self {
+            BackboneConfig::Vit(_) => name.strip_prefix("blocks.").and_then(index),
+            BackboneConfig::ResNet(resnet) => resnet.block_of(name),
+            BackboneConfig::Xception(_) => XceptionConfig::block_of(name),
+        };
+        match block {
+            _ if is_frozen_norm(name) => ParameterPlace::FrozenNorm,
+            Some(index) => ParameterPlace::Block(index),
+            None if name.starts_with("norm.") => ParameterPlace::FinalNorm,
+            None => ParameterPlace::Entrance,
+        }
+    }
+}
+
+/// A backbone, built on the parameters of a store.
+#[derive(Debug, Clone)]
+pub enum Backbone {
+    /// A vision transformer.
+    Vit(Vit),
+    /// A ResNet of output stride 16.
+    ResNet(ResNet),
+    /// An Xception of output stride 16.
+    Xception(Xception),
+}
+
+impl Backbone {
+    /// Builds the backbone; the store must hold all of [`BackboneConfig::parameter_shapes`].
+    pub fn new(config: &BackboneConfig, parameters: &Parameters) -> Result<Self> {
+        Ok(match config {
+            BackboneConfig::Vit(vit) => Backbone::Vit(Vit::new(vit, parameters)?),
+            BackboneConfig::ResNet(resnet) => {
+                Backbone::ResNet(ResNet::new(resnet, OutputStride::Sixteen, parameters)?)
+            }
+            BackboneConfig::Xception(xception) => Backbone::Xception(Xception::new(xception, parameters)?),
+        })
+    }
+
+    /// The same backbone, computed in other numbers.
+    pub fn with_precision(self, precision: Precision) -> Self {
+        match self {
+            Backbone::Vit(vit) => Backbone::Vit(vit.with_precision(precision)),
+            Backbone::ResNet(resnet) => Backbone::ResNet(resnet.with_precision(precision)),
+            Backbone::Xception(xception) => Backbone::Xception(xception.with_precision(precision)),
+        }
+    }
+
+    /// Pixels to what the first block takes.
+    ///
+    /// # Shapes
+    /// pixels `[B, 3, H, W]`, RGB, normalised as the weights expect; H and W multiples of [`BackboneConfig::patch`].
+    pub fn embed(&self, pixels: &Tensor) -> Result<Tokens> {
+        if let Backbone::Vit(vit) = self {
+            return vit.embed(pixels);
+        }
+        let patch = CONVOLUTIONAL_STRIDE;
+        let bad_pixels = || NetsError::BadPixels { shape: pixels.dims().to_vec(), patch };
+        let &[_, 3, height, width] = pixels.dims() else { return Err(bad_pixels()) };
+        if height == 0 || width == 0 || !height.is_multiple_of(patch) || !width.is_multiple_of(patch) {
+            return Err(bad_pixels());
+        }
+        let grid = Grid { rows: height / patch, columns: width / patch };
+        let channels_last = pixels.permute((0, 2, 3, 1))?.contiguous()?;
+        let values = match self {
+            Backbone::Vit(_) => return Err(bad_pixels()),
+            Backbone::ResNet(resnet) => resnet.enter(&channels_last)?,
+            Backbone::Xception(xception) => xception.enter(&channels_last)?,
+        };
+        Ok(Tokens { values, grid, num_blocks_run: 0 })
+    }
+
+    /// Runs the blocks that were not run yet, up to (not including) block `end`.
+    pub fn run_blocks_to(&self, end: usize, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<Tokens> {
+        let first = tokens.num_blocks_run;
+        let values = match self {
+            Backbone::Vit(vit) => return vit.run_blocks_to(end, tokens, mode),
+            Backbone::ResNet(resnet) => resnet.run_blocks(first..end, &tokens.values)?,
+            Backbone::Xception(xception) => xception.run_blocks(first..end, &tokens.values)?,
+        };
+        Ok(Tokens { values, grid: tokens.grid, num_blocks_run: end })
+    }
+
+    /// The features behind the last block, on the grid.
+    ///
+    /// # Shapes
+    /// result `[B, rows, columns, features]`, in the numbers of [`Precision`]
+    pub fn grid_features(&self, tokens: &Tokens) -> Result<Tensor> {
+        match self {
+            Backbone::Vit(vit) => vit.patch_features(tokens),
+            Backbone::ResNet(_) | Backbone::Xception(_) => Ok(tokens.values.clone()),
+        }
+    }
+}
