@@ -76,6 +76,12 @@ class Block(nn.Module):
             self.ls2.gamma = nn.Parameter(torch.ones(width))
         self.layer_scale = layer_scale
 
+    def class_attention(self, x):
+        """The class token's row of each head's attention: [B, heads, N]."""
+        batch, tokens, width = x.shape
+        q, k, _ = self.attn.qkv(self.norm1(x)).reshape(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        return torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]), dim=-1)[:, :, 0]
+
     def forward(self, x):
         batch, tokens, width = x.shape
         q, k, v = self.attn.qkv(self.norm1(x)).reshape(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
@@ -106,8 +112,7 @@ class Vit(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads, layer_scale) for _ in range(depth))
         self.norm = nn.LayerNorm(width, eps=1e-6)
 
-    def forward(self, pixels):
-        """pixels [B, 3, H, W] to normed tokens: class [B, D] and grid [B, rows, columns, D]."""
+    def embed(self, pixels):
         batch = pixels.shape[0]
         patches = self.patch_embed.proj(pixels)
         rows, columns = patches.shape[2:]
@@ -115,6 +120,19 @@ class Vit(nn.Module):
         x = x + resize_positions(self.pos_embed, rows, columns)
         if self.registers:
             x = torch.cat([x[:, :1], self.reg_token.expand(batch, -1, -1), x[:, 1:]], dim=1)
+        return x, rows, columns
+
+    def class_attention(self, pixels):
+        """The class token's attention to the patches in the last block: [B, heads, rows, columns]."""
+        x, rows, columns = self.embed(pixels)
+        for block in self.blocks[:-1]:
+            x = block(x)
+        return self.blocks[-1].class_attention(x)[:, :, 1 + self.registers :].unflatten(2, (rows, columns))
+
+    def forward(self, pixels):
+        """pixels [B, 3, H, W] to normed tokens: class [B, D] and grid [B, rows, columns, D]."""
+        x, rows, columns = self.embed(pixels)
+        batch = pixels.shape[0]
         for block in self.blocks:
             x = block(x)
         x = self.norm(x)
@@ -184,6 +202,9 @@ def make_expected():
         scores, tags = network(formula("pixels", (1, 3, height, width)))
         print(name, "scores", scores.std(), "largest", scores.amax())
         out[f"{name} scores"], out[f"{name} tags"] = scores[:, ::step, ::step], tags
+    for name, vit, (height, width), step in cases[1::2]:
+        network = filled(Vit(**vit))
+        out[f"{name} attention"] = network.class_attention(formula("pixels", (1, 3, height, width)))
     save("expected.npz", out)
 
 
@@ -220,8 +241,10 @@ def make_expected_dinov2(path):
     del tensors["mask_token"]
     vit = Vit(**DINOV2_S14_REG)
     vit.load_state_dict(tensors)
-    class_feature, grid = vit.eval()(formula("pixels", (1, 3, 392, 392)))
-    save("expected_dinov2.npz", {"class": class_feature, "grid": grid[:, ::7, ::7]})
+    pixels = formula("pixels", (1, 3, 392, 392))
+    class_feature, grid = vit.eval()(pixels)
+    attention = vit.class_attention(pixels)
+    save("expected_dinov2.npz", {"class": class_feature, "grid": grid[:, ::7, ::7], "attention": attention})
 
 
 def make_photos():

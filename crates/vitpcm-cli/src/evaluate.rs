@@ -1,26 +1,29 @@
 //! `vitpcm evaluate`: scores of a folder of masks.
 
 use crate::class_names;
+use crate::evaluate_foreground::{self, Folders};
 use crate::outcome::{Outcome, usage};
 use crate::output;
 use crate::session::Session;
 use crate::table::{Table, grouped, percent};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use vitpcm_masks::{Classes, ConfusionMatrix, MaskPairs, Scores, confusion_svg, evaluate_pairs};
+use vitpcm_masks::{Classes, ConfusionMatrix, MaskError, MaskPairs, Scores, confusion_svg, evaluate_pairs};
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws masks to try it on):\n  \
     vitpcm demo --data-only scenes\n  \
     vitpcm evaluate --pred scenes/masks --truth scenes/masks\n\n\
     With your own files:\n  \
-    vitpcm evaluate --pred masks --truth VOC2012/SegmentationClass --classes voc")]
+    vitpcm evaluate --pred masks --truth VOC2012/SegmentationClass --classes voc\n  \
+    vitpcm evaluate --foreground --pred attention/head-* --truth VOC2012/SegmentationClass")]
 pub(crate) struct Args {
-    /// Folder of predicted masks (PNG, one class index a pixel; 255: unlabelled, counts as wrong)
-    #[arg(long, value_name = "DIR")]
-    pred: PathBuf,
+    /// Folder of predicted masks (PNG, one class index a pixel; 255: unlabelled, counts as wrong). With --foreground, of
+    /// several folders the best mask of each image counts
+    #[arg(long, value_name = "DIR", required = true, num_args = 1..)]
+    pred: Vec<PathBuf>,
     /// Folder of true masks of the same names and sizes (255: not counted)
     #[arg(long, value_name = "DIR")]
     truth: PathBuf,
@@ -33,6 +36,9 @@ pub(crate) struct Args {
     /// Write all scores and the confusion matrix as JSON; `-` prints them instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Score any class against background: over all pixels, as the ViT-PCM paper does, and by image, as DINO does
+    #[arg(long, conflicts_with = "picture")]
+    foreground: bool,
     /// Draw the confusion matrix as an SVG picture
     #[arg(long, value_name = "FILE.svg")]
     picture: Option<PathBuf>,
@@ -52,14 +58,18 @@ struct Report<'a> {
 
 pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
-    let classes = class_list(args).map_err(usage)?;
     let names = args.list.as_deref().map(read_names).transpose().map_err(usage)?;
-    let found = MaskPairs::find(&args.pred, &args.truth, names.as_deref())?;
+    if args.foreground {
+        let folders = Folders { predictions: &args.pred, truth: &args.truth, names: names.as_deref() };
+        return evaluate_foreground::evaluate(&folders, args.json.as_deref(), messages);
+    }
+    let [pred] = &args.pred[..] else {
+        return Err(usage(anyhow!("--pred: several folders can be scored with --foreground only")));
+    };
+    let classes = class_list(args).map_err(usage)?;
+    let found = MaskPairs::find(pred, &args.truth, names.as_deref())?;
     if found.pairs.is_empty() {
-        let (pred, truth) = (args.pred.display(), args.truth.display());
-        bail!(
-            "no mask of {pred} has a true mask of the same name in {truth}; expected PNG files named after the images"
-        );
+        return Err(nothing_to_compare(pred, &args.truth));
     }
 
     // Without a class list every label but 255 is a class; the highest that occurs says how many there are.
@@ -67,10 +77,7 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
     let evaluation = evaluate_pairs(&found.pairs, num_classes);
     let mut num_failed = evaluation.failures.len() + found.without_truth.len();
     for failure in &evaluation.failures {
-        let path = failure.prediction.display().to_string();
-        let reason = failure.error.to_string();
-        // File errors name their file already; it may be the truth.
-        messages.failure(if reason.contains(".png") { reason } else { format!("{path}: {reason}") });
+        messages.failure(failure_text(&failure.prediction, &failure.error));
     }
     for name in &found.without_truth {
         messages.failure(format!("{}: no true mask in {}", name.display(), args.truth.display()));
@@ -78,7 +85,7 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
     if names.is_some() {
         num_failed += found.without_prediction.len();
         for name in &found.without_prediction {
-            messages.failure(format!("{}: listed, but no mask in {}", name.display(), args.pred.display()));
+            messages.failure(format!("{}: listed, but no mask in {}", name.display(), pred.display()));
         }
     } else if !found.without_prediction.is_empty() {
         let count = found.without_prediction.len();
@@ -117,10 +124,24 @@ fn class_list(args: &Args) -> anyhow::Result<Option<Classes>> {
     Ok(match args.classes.as_deref() {
         Some(text) => Some(class_names::named(text)?),
         None => {
-            let beside = [&args.pred, &args.truth].map(|folder| folder.join(class_names::CLASS_LIST));
-            beside.iter().find(|path| path.is_file()).map(|path| Classes::from_file(path)).transpose()?
+            let folders = args.pred.iter().chain([&args.truth]);
+            let mut beside = folders.map(|folder| folder.join(class_names::CLASS_LIST));
+            beside.find(|path| path.is_file()).map(|path| Classes::from_file(&path)).transpose()?
         }
     })
+}
+
+pub(crate) fn nothing_to_compare(pred: &Path, truth: &Path) -> anyhow::Error {
+    let (pred, truth) = (pred.display(), truth.display());
+    anyhow!(
+        "no mask of {pred} has a true mask of the same name in {truth}; expected PNG files named after the images"
+    )
+}
+
+/// File errors name their file already; it may be the truth.
+pub(crate) fn failure_text(prediction: &Path, error: &MaskError) -> String {
+    let reason = error.to_string();
+    if reason.contains(".png") { reason } else { format!("{}: {reason}", prediction.display()) }
 }
 
 /// The first word of each line, without folder and extension, as VOC's lists have it.

@@ -1,6 +1,7 @@
 //! `vitpcm`: from image tags to pixel masks. One subcommand is one file; this one says which there are, and turns
 //! what they return into an exit code.
 
+mod attention;
 mod class_names;
 mod completions;
 mod config_file;
@@ -9,6 +10,7 @@ mod data_inspect;
 mod demo;
 mod demo_report;
 mod evaluate;
+mod evaluate_foreground;
 mod export;
 mod image_inputs;
 mod interrupt;
@@ -71,6 +73,8 @@ enum Command {
     Refine(refine::Args),
     /// Score predicted masks against true ones
     Evaluate(evaluate::Args),
+    /// Foreground masks of what a ViT attends to by itself, without tags or training
+    Attention(attention::Args),
     /// Finished masks in the formats of other tools: COCO, YOLO, Label Studio, CVAT, Labelme, VOC, PSA, IRN
     Export(export::Args),
     /// Look at a data set
@@ -151,6 +155,7 @@ fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcom
         Command::Serve(args) => serve::serve(&args, &session),
         Command::Refine(args) => refine::refine(&args, &session),
         Command::Evaluate(args) => evaluate::evaluate(&args, &session),
+        Command::Attention(args) => attention::attention(&args, &session),
         Command::Export(args) => export::export(&args, &session),
         Command::Completions(args) => completions::completions(&args, Cli::command()),
         Command::Man(args) => man::man(&args, Cli::command(), &session),

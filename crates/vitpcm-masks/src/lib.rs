@@ -22,6 +22,7 @@ mod confusion_picture;
 mod error;
 mod evaluation;
 mod folder_evaluation;
+mod foreground;
 mod label_map;
 mod label_png;
 mod npy;
@@ -40,6 +41,7 @@ pub use evaluation::{ClassScores, ConfusionMatrix, Scores};
 pub use folder_evaluation::{
     FolderEvaluation, MaskFailure, MaskPair, MaskPairs, PICTURE_FOLDERS, evaluate_pairs, mask_files,
 };
+pub use foreground::{ForegroundEvaluation, ForegroundScores, MaskCandidates, evaluate_foreground};
 pub use label_map::{IGNORE, LabelMap};
 pub use label_png::{
     MAX_MASK_PIXELS, encode_label_png, read_label_png, read_label_png_size, write_label_png,

@@ -185,6 +185,25 @@ impl Vit {
         Ok(ops::layer_norm_to(&x.contiguous()?, weight, bias, LAYER_NORM_EPS, dtype)?)
     }
 
+    /// How much the class token attends to each patch in the last block, for each head: what shows where things are
+    /// in a ViT that learned without labels. The softmax is over all tokens; the class token's and the registers' own
+    /// shares are left out, so that a head's map sums to less than 1.
+    ///
+    /// # Shapes
+    /// pixels as for [`Vit::embed`]; result `[B, heads, rows, columns]`, f32
+    pub fn class_attention(&self, pixels: &Tensor) -> Result<Tensor> {
+        let Some((last, _)) = self.blocks.split_last() else {
+            return Err(NetsError::BadConfig {
+                reason: "a ViT without blocks attends to nothing".to_owned(),
+            });
+        };
+        let tokens = self.run_blocks_to(self.blocks.len() - 1, &self.embed(pixels)?, &mut Mode::Inference)?;
+        let weights = last.class_attention(&tokens.values)?; // [B, heads, N]
+        let patches = weights.narrow(2, self.config.num_prefix_tokens(), tokens.grid.num_cells())?;
+        let (batch, heads, _) = patches.dims3()?;
+        Ok(patches.reshape((batch, heads, tokens.grid.rows, tokens.grid.columns))?)
+    }
+
     /// All blocks, from pixels to the tokens behind the last one.
     pub fn forward(&self, pixels: &Tensor, mode: &mut Mode<'_>) -> Result<Tokens> {
         self.run_blocks_to(self.config.depth, &self.embed(pixels)?, mode)
@@ -248,6 +267,26 @@ impl Block {
         let dropout = [mask(1), mask(MLP_RATIO), mask(1)];
         let options = BlockOptions { heads: self.heads, eps: LAYER_NORM_EPS, dtype, dropout };
         Ok(ops::transformer_block(x, &self.weights, &options, mode.gradients())?)
+    }
+
+    /// x `[B, N, D]`; result `[B, heads, N]`: the class token's row of each head's attention.
+    fn class_attention(&self, x: &Tensor) -> Result<Tensor> {
+        let (batch, num_tokens, width) = x.dims3()?;
+        let head_width = width / self.heads;
+        let BlockWeights { norm1, qkv, .. } = &self.weights;
+        let normed = ops::layer_norm(&x.contiguous()?, &norm1.weight, &norm1.bias, LAYER_NORM_EPS)?;
+        // Rows of the packed layer: queries, then keys, then values.
+        let part = |index: usize, x: &Tensor| {
+            let weight = qkv.weight.narrow(0, index * width, width)?.contiguous()?;
+            let bias = qkv.bias.narrow(0, index * width, width)?.contiguous()?;
+            linear(&Affine { weight, bias }, x)
+        };
+        let query = part(0, &normed.narrow(1, 0, 1)?.contiguous()?)?; // [B, 1, D]
+        let keys = part(1, &normed)?; // [B, N, D]
+        let query = query.reshape((batch, 1, self.heads, head_width))?.transpose(1, 2)?.contiguous()?;
+        let keys = keys.reshape((batch, num_tokens, self.heads, head_width))?.permute((0, 2, 3, 1))?;
+        let logits = (query.matmul(&keys.contiguous()?)? * (head_width as f64).powf(-0.5))?;
+        Ok(ops::softmax(&logits)?.squeeze(2)?)
     }
 }
 

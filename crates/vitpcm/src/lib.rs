@@ -22,6 +22,7 @@
 //! # }
 //! ```
 
+mod attention;
 mod average;
 mod deeplab_scorer;
 mod device;
@@ -33,6 +34,7 @@ mod review;
 mod segmentation;
 mod segmenter;
 
+pub use attention::{AttentionMapper, AttentionMaps};
 pub use candle_core::Device;
 pub use dense_crf::{Normalization as CrfNormalization, Params as CrfParams};
 pub use device::{DeviceName, suitable_precision};

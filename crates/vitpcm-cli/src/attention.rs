@@ -1,0 +1,128 @@
+//! `vitpcm attention`: foreground masks of what a ViT attends to by itself, one folder a head. They need neither tags
+//! nor training: what masks from tags are compared with.
+
+use crate::class_names::CLASS_LIST;
+use crate::evaluate::read_names;
+use crate::image_inputs::{self, Input};
+use crate::outcome::{Outcome, described, usage};
+use crate::output;
+use crate::session::Session;
+use anyhow::{Context, bail};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use vitpcm::{AttentionMapper, Model, embedded_model};
+use vitpcm_data::{ImageLimits, read_image};
+use vitpcm_masks::write_label_png;
+use vitpcm_nets::{FileSummary, ImportedBackbone, WeightFile, inspect};
+
+#[derive(clap::Args)]
+#[command(after_help = "Example, to paste (the first line draws images to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm attention scenes/images/scene-0001.png --out attention\n\n\
+    DINO's measure on PASCAL VOC, with weights that learned without labels:\n  \
+    vitpcm attention JPEGImages --list val.txt --weights dinov2s.pt --out attention\n  \
+    vitpcm evaluate --foreground --pred attention/head-* --truth SegmentationClass --list val.txt")]
+pub(crate) struct Args {
+    /// Images, or folders of images (at any depth)
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Folder for the masks (1: foreground): head-1, head-2, … and mean, the heads' mean attention
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Weights of a ViT, or a model of ours [default: the embedded model's ViT]
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+    /// Only the images whose names are listed in this file (a split)
+    #[arg(long, value_name = "FILE")]
+    list: Option<PathBuf>,
+    /// Side in pixels to which images are resized, in whole patches
+    #[arg(long, value_name = "N", default_value_t = 448)]
+    size: usize,
+    /// Share of a head's attention that the foreground holds
+    #[arg(long, value_name = "0..1", default_value_t = 0.6)]
+    mass: f32,
+}
+
+pub(crate) fn attention(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    let messages = &session.messages;
+    if !(args.mass > 0.0 && args.mass <= 1.0) {
+        return Err(usage(anyhow::anyhow!("--mass {}: expected a share above 0, at most 1", args.mass)));
+    }
+    let mapper = open_mapper(args, session).map_err(usage)?;
+    let mut inputs = image_inputs::collect(&args.paths, messages)?;
+    if let Some(list) = &args.list {
+        let names: HashSet<String> = read_names(list).map_err(usage)?.into_iter().collect();
+        let is_listed = |input: &Input| {
+            let stem = Path::new(&input.name).file_name();
+            stem.is_some_and(|stem| names.contains(&*stem.to_string_lossy()))
+        };
+        inputs.images.retain(is_listed);
+        if inputs.images.is_empty() {
+            bail!("none of the images is listed in {}", list.display());
+        }
+    }
+    let folders: Vec<PathBuf> = (1..=mapper.num_heads())
+        .map(|head| args.out.join(format!("head-{head}")))
+        .chain([args.out.join("mean")])
+        .collect();
+    for folder in &folders {
+        std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
+        output::write_file(&folder.join(CLASS_LIST), b"foreground\n")?;
+    }
+
+    let bar = messages.progress_bar(inputs.images.len(), "attending");
+    let mut num_failed = inputs.num_failed;
+    for input in &inputs.images {
+        if let Err(error) = write_masks(args, &mapper, &folders, input) {
+            num_failed += 1;
+            let path = input.path.display().to_string();
+            bar.suspend(|| messages.failure(format!("{path}: {}", described(&error))));
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let num_done = inputs.images.len() + inputs.num_failed - num_failed;
+    messages.note(format!(
+        "{num_done} images, {} heads, {num_failed} failed; masks are in {}",
+        mapper.num_heads(),
+        args.out.display()
+    ));
+    if num_done == 0 {
+        bail!("no mask could be made of any image");
+    }
+    Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
+}
+
+fn open_mapper(args: &Args, session: &Session) -> anyhow::Result<AttentionMapper> {
+    let (device, precision) = session.open_device()?;
+    let of_model = |model: &Model| AttentionMapper::of_model(model, args.size, precision, &device);
+    let Some(path) = &args.weights else { return Ok(of_model(&embedded_model(&device)?)?) };
+    let file = WeightFile::open(path)?;
+    Ok(match inspect(path)? {
+        FileSummary::Model(_) => of_model(&Model::from_weight_file(&file, &device)?)?,
+        FileSummary::DeepLab(_) | FileSummary::ResNet(_) => {
+            bail!("{}: a network of convolutions, which attends to nothing; expected a ViT", path.display())
+        }
+        // What is no ViT is told by the import's own words.
+        FileSummary::Backbone(_) | FileSummary::Arrays { .. } => {
+            let backbone = ImportedBackbone::from_weight_file(&file, None, &device)?;
+            AttentionMapper::of_backbone(&backbone, args.size, precision, &device)?
+        }
+    })
+}
+
+fn write_masks(
+    args: &Args,
+    mapper: &AttentionMapper,
+    folders: &[PathBuf],
+    input: &Input,
+) -> anyhow::Result<()> {
+    let maps = mapper.attend(&read_image(&input.path, &ImageLimits::default())?)?;
+    let mean = maps.mean();
+    for (map, folder) in maps.heads.iter().chain([&mean]).zip(folders) {
+        let path = folder.join(format!("{}.png", input.name));
+        std::fs::create_dir_all(path.parent().unwrap_or(folder))?;
+        write_label_png(&path, &maps.foreground(map, args.mass)?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! `vitpcm evaluate --foreground`: any class against background, of one folder of masks or the best of several.
+
+use crate::evaluate::{failure_text, nothing_to_compare};
+use crate::outcome::Outcome;
+use crate::output::{self, Messages};
+use crate::table::{Table, grouped, percent};
+use anyhow::{Context, bail};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use vitpcm_masks::{ForegroundScores, MaskCandidates, MaskPairs, evaluate_foreground};
+
+/// What is compared with what.
+pub(crate) struct Folders<'a> {
+    pub(crate) predictions: &'a [PathBuf],
+    pub(crate) truth: &'a Path,
+    /// Only these; each must be there.
+    pub(crate) names: Option<&'a [String]>,
+}
+
+/// What `--json` holds.
+#[derive(Serialize)]
+struct Report<'a> {
+    num_images: usize,
+    num_failed: usize,
+    num_masks_of_an_image: usize,
+    #[serde(flatten)]
+    scores: &'a ForegroundScores,
+}
+
+pub(crate) fn evaluate(
+    folders: &Folders<'_>,
+    json: Option<&Path>,
+    messages: &Messages,
+) -> anyhow::Result<Outcome> {
+    let (images, mut num_failed) = candidates(folders, messages)?;
+    let evaluation = evaluate_foreground(&images);
+    num_failed += evaluation.failures.len();
+    for (prediction, error) in &evaluation.failures {
+        messages.failure(failure_text(prediction, error));
+    }
+    if evaluation.num_images == 0 {
+        bail!("none of the {} images could be scored", images.len());
+    }
+    let report = Report {
+        num_images: evaluation.num_images,
+        num_failed,
+        num_masks_of_an_image: folders.predictions.len(),
+        scores: &evaluation.scores,
+    };
+    output::json_or_text(json, &report, &text(&report))?;
+    Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
+}
+
+/// The images that have a mask in every folder, and how many lack one.
+fn candidates(folders: &Folders<'_>, messages: &Messages) -> anyhow::Result<(Vec<MaskCandidates>, usize)> {
+    let mut by_truth: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
+    let mut num_failed = 0;
+    for folder in folders.predictions {
+        let found = MaskPairs::find(folder, folders.truth, folders.names)?;
+        for pair in found.pairs {
+            by_truth.entry(pair.truth).or_default().push(pair.prediction);
+        }
+        let mut fail = |name: &Path, reason: &str, place: &Path| {
+            messages.failure(format!("{}: {reason} {}", name.display(), place.display()));
+            num_failed += 1;
+        };
+        found.without_truth.iter().for_each(|name| fail(name, "no true mask in", folders.truth));
+        if folders.names.is_some() {
+            found.without_prediction.iter().for_each(|name| fail(name, "listed, but no mask in", folder));
+        }
+    }
+    if by_truth.is_empty() {
+        let first = folders.predictions.first().context("no folder of predictions")?;
+        return Err(nothing_to_compare(first, folders.truth));
+    }
+    let mut images = Vec::with_capacity(by_truth.len());
+    for (truth, predictions) in by_truth {
+        if predictions.len() == folders.predictions.len() {
+            images.push(MaskCandidates { predictions, truth });
+        } else {
+            let found = predictions.len();
+            messages.failure(format!(
+                "{}: a mask in {found} of {} folders",
+                truth.display(),
+                folders.predictions.len()
+            ));
+            num_failed += 1;
+        }
+    }
+    Ok((images, num_failed))
+}
+
+fn text(report: &Report<'_>) -> String {
+    let scores = report.scores;
+    let mut table = Table::new(["any class against background", "%"]);
+    let mut line = |name: &str, value: Option<f64>| table.row([name.to_string(), percent(value)]);
+    line("foreground IoU, all pixels", scores.foreground_iou);
+    line("background IoU, all pixels", scores.background_iou);
+    line("mean of both (ViT-PCM's measure)", scores.foreground_background_mean_iou);
+    line("Jaccard index, mean of images", scores.jaccard);
+    line("Jaccard index with each class, mean of images (DINO's)", scores.jaccard_by_class);
+    let best = match report.num_masks_of_an_image {
+        1 => String::new(),
+        several => format!(", the best of {several} masks each"),
+    };
+    let pixels = grouped(scores.num_pixels);
+    format!(
+        "{table}\n{} images{best}, {pixels} pixels ({} ignored)\n",
+        report.num_images,
+        grouped(scores.num_ignored)
+    )
+}
