@@ -185,10 +185,10 @@ def compare_on_gpu(name, ours, theirs, arguments, tolerance):
 
 def gpu(arguments, folder):
     """On an NVIDIA GPU: the example is built with `--features cuda`."""
-    for backbone in ("vit-s16", "vit-b16"):
-        model = f"{folder}/{backbone}.safetensors"
-        for precision in ("bf16", "f32"):
-            place = ("cuda", precision)
+    for precision in ("bf16", "f32"):
+        place = ("cuda", precision)
+        for backbone in ("vit-s16", "vit-b16"):
+            model = f"{folder}/{backbone}.safetensors"
             for task, number, name in [("step", 16, "step of 16 images"), ("forward", 960, "forward, 960 px")]:
                 peer = theirs(arguments, place, task, model, backbone, number)
                 name = f"{backbone} {precision}, {name}"

@@ -100,7 +100,7 @@ fn open_mapper(args: &Args, session: &Session) -> anyhow::Result<AttentionMapper
     let file = WeightFile::open(path)?;
     Ok(match inspect(path)? {
         FileSummary::Model(_) => of_model(&Model::from_weight_file(&file, &device)?)?,
-        FileSummary::DeepLab(_) | FileSummary::ResNet(_) => {
+        FileSummary::DeepLab(_) | FileSummary::ResNet(_) | FileSummary::Xception(_) => {
             bail!("{}: a network of convolutions, which attends to nothing; expected a ViT", path.display())
         }
         // What is no ViT is told by the import's own words.

@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 use image::RgbImage;
 use vitpcm_masks::LabelMap;
 use vitpcm_masks::resampling::{Alignment, Part, nearest_indices, resize_rgb8};
-use vitpcm_nets::{ImportedBackbone, Model, Normalisation, Precision, Vit};
+use vitpcm_nets::{BackboneConfig, ImportedBackbone, Model, Normalisation, Precision, Vit};
 
 /// A ViT whose attention is looked at.
 #[derive(Debug)]
@@ -48,7 +48,11 @@ impl AttentionMapper {
         precision: Precision,
         device: &Device,
     ) -> Result<Self, SegmentError> {
-        let vit = Vit::new(&model.info.network.backbone, &model.parameters)?;
+        let BackboneConfig::Vit(config) = &model.info.network.backbone else {
+            let problem = "the model's backbone is a convolutional network; attention is a ViT's".to_owned();
+            return Err(SegmentError::BadOptions(problem));
+        };
+        let vit = Vit::new(config, &model.parameters)?;
         Self::new(vit, model.info.normalisation, size, precision, device)
     }
 
