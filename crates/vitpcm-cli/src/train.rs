@@ -45,8 +45,8 @@ pub(crate) struct Args {
     /// The network's backbone (vit-s16, dinov2-s14-reg, resnet50, …) [default: what --weights hold]
     #[arg(long, value_name = "NAME")]
     backbone: Option<String>,
-    /// Pretrained weights of the backbone: ViTs of timm, Hugging Face, DINO, DINOv2 or Google's .npz, ResNets of
-    /// torchvision or Keras, told by their names
+    /// Pretrained weights of the backbone, told by their names: ViTs of timm, Hugging Face, DINO, DINOv2 or Google's
+    /// .npz; ResNets of torchvision or Keras; Keras' Xception
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
     /// Classify patches (the method), or, to compare with, whole images: class activation maps [default: pcm]

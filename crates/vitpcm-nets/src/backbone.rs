@@ -181,23 +181,11 @@ impl Backbone {
     /// # Shapes
     /// pixels `[B, 3, H, W]`, RGB, normalised as the weights expect; H and W multiples of [`BackboneConfig::patch`].
     pub fn embed(&self, pixels: &Tensor) -> Result<Tokens> {
-        if let Backbone::Vit(vit) = self {
-            return vit.embed(pixels);
+        match self {
+            Backbone::Vit(vit) => vit.embed(pixels),
+            Backbone::ResNet(resnet) => enter(pixels, |channels_last| resnet.enter(channels_last)),
+            Backbone::Xception(xception) => enter(pixels, |channels_last| xception.enter(channels_last)),
         }
-        let patch = CONVOLUTIONAL_STRIDE;
-        let bad_pixels = || NetsError::BadPixels { shape: pixels.dims().to_vec(), patch };
-        let &[_, 3, height, width] = pixels.dims() else { return Err(bad_pixels()) };
-        if height == 0 || width == 0 || !height.is_multiple_of(patch) || !width.is_multiple_of(patch) {
-            return Err(bad_pixels());
-        }
-        let grid = Grid { rows: height / patch, columns: width / patch };
-        let channels_last = pixels.permute((0, 2, 3, 1))?.contiguous()?;
-        let values = match self {
-            Backbone::Vit(_) => return Err(bad_pixels()),
-            Backbone::ResNet(resnet) => resnet.enter(&channels_last)?,
-            Backbone::Xception(xception) => xception.enter(&channels_last)?,
-        };
-        Ok(Tokens { values, grid, num_blocks_run: 0 })
     }
 
     /// Runs the blocks that were not run yet, up to (not including) block `end`.
@@ -221,4 +209,17 @@ impl Backbone {
             Backbone::ResNet(_) | Backbone::Xception(_) => Ok(tokens.values.clone()),
         }
     }
+}
+
+/// The entrance of a convolutional network, for images of whole cells.
+fn enter(pixels: &Tensor, entrance: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tokens> {
+    let patch = CONVOLUTIONAL_STRIDE;
+    let bad_pixels = || NetsError::BadPixels { shape: pixels.dims().to_vec(), patch };
+    let &[_, 3, height, width] = pixels.dims() else { return Err(bad_pixels()) };
+    if height == 0 || width == 0 || !height.is_multiple_of(patch) || !width.is_multiple_of(patch) {
+        return Err(bad_pixels());
+    }
+    let grid = Grid { rows: height / patch, columns: width / patch };
+    let values = entrance(&pixels.permute((0, 2, 3, 1))?.contiguous()?)?;
+    Ok(Tokens { values, grid, num_blocks_run: 0 })
 }

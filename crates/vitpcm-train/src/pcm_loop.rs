@@ -1,7 +1,8 @@
 //! The training loop, top to bottom: open or resume the run folder, take batches, step, validate, keep the best, save.
 //!
 //! The run folder: `config.toml` (all settings), `model.safetensors` (the best model), `last/` (the full state),
-//! `metrics.csv`, TensorBoard's event files, with class activation maps `thresholds.csv`. Every file is replaced whole or only appended to.
+//! `metrics.csv`, TensorBoard's event files, with class activation maps `thresholds.csv`. Every file is replaced whole or
+//! only appended to.
 //!
 //! On several ranks all run this loop in step: each takes its share of every step's images, the gradients are summed,
 //! and all take the same step. What decides the course (losses, a wish to stop, validation) is summed as well, so that
