@@ -42,6 +42,9 @@ pub(crate) struct Args {
     /// Draw the confusion matrix as an SVG picture
     #[arg(long, value_name = "FILE.svg")]
     picture: Option<PathBuf>,
+    /// The largest mask that is read, in megapixels
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    max_megapixels: u64,
 }
 
 /// What `--json` holds.
@@ -74,7 +77,7 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
 
     // Without a class list every label but 255 is a class; the highest that occurs says how many there are.
     let num_classes = classes.as_ref().map_or(255, Classes::len);
-    let evaluation = evaluate_pairs(&found.pairs, num_classes);
+    let evaluation = evaluate_pairs(&found.pairs, num_classes, args.max_megapixels.saturating_mul(1_000_000));
     let mut num_failed = evaluation.failures.len() + found.without_truth.len();
     for failure in &evaluation.failures {
         messages.failure(failure_text(&failure.prediction, &failure.error));

@@ -271,9 +271,12 @@ pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOut
     display.bar.finish_and_clear();
     match result {
         Ok(outcome) => Ok((outcome, display.num_warnings)),
-        Err(error @ (TrainError::Config(_) | TrainError::RunFolder { .. } | TrainError::Ranks(_))) => {
-            Err(usage(error))
-        }
+        Err(
+            error @ (TrainError::Config(_)
+            | TrainError::RunFolder { .. }
+            | TrainError::Ranks(_)
+            | TrainError::Locked(_)),
+        ) => Err(usage(error)),
         Err(error) => Err(error.into()),
     }
 }

@@ -285,7 +285,9 @@ fn train(
     display.bar.finish_and_clear();
     match result {
         Ok(outcome) => Ok((outcome, display.num_warnings)),
-        Err(error @ (TrainError::Config(_) | TrainError::RunFolder { .. })) => Err(usage(error)),
+        Err(error @ (TrainError::Config(_) | TrainError::RunFolder { .. } | TrainError::Locked(_))) => {
+            Err(usage(error))
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -23,6 +23,7 @@ mod error;
 mod evaluation;
 mod folder_evaluation;
 mod foreground;
+mod folder_lock;
 mod label_map;
 mod label_png;
 mod npy;
@@ -42,9 +43,11 @@ pub use folder_evaluation::{
     FolderEvaluation, MaskFailure, MaskPair, MaskPairs, PICTURE_FOLDERS, evaluate_pairs, mask_files,
 };
 pub use foreground::{ForegroundEvaluation, ForegroundScores, MaskCandidates, evaluate_foreground};
+pub use folder_lock::{FolderLock, FolderLockError, Holder, LOCK_FILE};
 pub use label_map::{IGNORE, LabelMap};
 pub use label_png::{
-    MAX_MASK_PIXELS, encode_label_png, read_label_png, read_label_png_size, write_label_png,
+    INFLATION_ALLOWANCE, MAX_INFLATION, MAX_MASK_PIXELS, encode_label_png, read_label_png,
+    read_label_png_size, read_label_png_within, write_label_png,
 };
 pub use npy::encoded as npy_bytes;
 pub use picture::{Picture, heat_map, mask_layer_png, overlay, viridis};

@@ -35,7 +35,7 @@ use crate::metrics_csv::MetricsRow;
 use crate::optimiser::{Adam, AdamConfig};
 use crate::pcm_step::PcmStep;
 use crate::ranks::Ranks;
-use crate::run_files::RunFiles;
+use crate::run_files::{RunFiles, check_empty, lock};
 use crate::shares::{Shares, StepOfAll};
 use crate::state_file::state_path;
 use crate::threshold_sweep::ThresholdSweep;
@@ -187,7 +187,12 @@ pub fn train(
         return Err(TrainError::Ranks(reason));
     }
 
+    if job.data.training.is_empty() {
+        return Err(TrainError::NoImages("the data set has no training split with images".to_owned()));
+    }
+
     // The state: loaded, or new; on other ranks the first one's.
+    let _lock = ranks.is_first().then(|| lock(&job.out, "train")).transpose()?;
     let mut saved = match ranks.is_first() {
         true => open_run_folder(job)?,
         false => Some(checkpoint::receive(ranks, &job.device)?),
@@ -437,20 +442,11 @@ pub fn has_saved_state(out: &Path) -> bool {
     state_path(out).is_file()
 }
 
-/// Makes the folder, or reads its state. A new run wants a folder without anything in it.
+/// The folder's state, where there is one to go on from.
 fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
     let out = &job.out;
-    if job.data.training.is_empty() {
-        return Err(TrainError::NoImages("the data set has no training split with images".to_owned()));
-    }
-    std::fs::create_dir_all(out).map_err(TrainError::io(out))?;
     if job.start == Start::Fresh {
-        let mut entries = std::fs::read_dir(out).map_err(TrainError::io(out))?;
-        if entries.next().is_some() {
-            let reason =
-                "the folder is not empty; choose another, or continue its run with --resume".to_owned();
-            return Err(TrainError::RunFolder { path: out.clone(), reason });
-        }
+        check_empty(out)?;
         return Ok(None);
     }
     let Some(saved) = checkpoint::load(out, &job.device)? else { return Ok(None) };
