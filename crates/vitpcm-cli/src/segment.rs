@@ -255,7 +255,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let interrupt = Interrupt::listen()?;
     let started = Instant::now();
     let written = run_stages(args, &segmenter, &tags, &todo, report.as_mut(), messages, &interrupt)?;
-    let [num_written, num_failed] = ranks.sum_counts([written.tags.len(), written.num_failed]);
+    let [num_written, num_failed] = ranks.sum_counts([written.num_written, written.num_failed]);
     // Everything is written by now, by all ranks. An export holds what is done, in this run or before.
     let [num_not_exported] = ranks.sum_counts([match ranks.is_first() {
         true => {
@@ -349,6 +349,8 @@ fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
 /// What came of all images.
 #[derive(Default)]
 struct Written {
+    num_written: usize,
+    /// Where `--json` asks for them.
     tags: Vec<ImageTags>,
     num_failed: usize,
 }
@@ -428,7 +430,8 @@ fn write_all(
         });
         match result {
             Ok(truth_problem) => {
-                written.tags.push(image_tags(&item, classes));
+                written.num_written += 1;
+                written.tags.extend(args.json.as_ref().map(|_| image_tags(&item, classes)));
                 truth_problem.iter().for_each(|text| bar.suspend(|| messages.failure(text)));
             }
             Err(error) => {

@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 use vitpcm::{Device, Review};
 use vitpcm_data::Dataset;
@@ -254,7 +254,7 @@ fn provenance(args: &Args) -> std::collections::BTreeMap<String, String> {
 pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOutcome, usize)> {
     let interrupt = Interrupt::listen()?;
     let stop = AtomicBool::new(false);
-    let (sender, receiver) = channel();
+    let (sender, receiver) = sync_channel(live_run::UNHEARD);
     let report = session.ranks.is_first().then(|| TrainReport::new(job, &session.invocation));
     let mut display = Display::new(&session.messages, report);
     let result = std::thread::scope(|scope| {

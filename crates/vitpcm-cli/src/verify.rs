@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 use vitpcm::{Device, Segmenter, SegmenterOptions, Symmetries};
 use vitpcm_data::{ImageLimits, MaskPairing, MaskedImage};
@@ -272,7 +272,7 @@ fn train(
     interrupt: &Interrupt,
     stop: &AtomicBool,
 ) -> anyhow::Result<(VerifyOutcome, usize)> {
-    let (sender, receiver) = channel();
+    let (sender, receiver) = sync_channel(live_run::UNHEARD);
     let mut display = Display::new(messages);
     let result = std::thread::scope(|scope| {
         let trainer = scope.spawn(|| {

@@ -85,7 +85,10 @@ fn writer_of(name: &str) -> Option<u32> {
 }
 
 /// A name no other thread or process uses, in the same folder so that the rename stays on one file system.
-fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
+///
+/// What is left under such a name by a process that was killed goes when its folder is next taken
+/// ([`FolderLock::take`](crate::FolderLock::take)).
+pub fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let name = path
         .file_name()

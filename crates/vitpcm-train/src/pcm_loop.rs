@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use candle_core::Device;
@@ -160,13 +160,13 @@ impl TrainData {
     }
 }
 
-/// Trains, together with all other `ranks`. `events` hears what happens (on other ranks than the first, of inputs left
+/// Trains, together with all other `ranks`. `events`, to be listened to or dropped, hears what happens (on other ranks than the first, of inputs left
 /// out only); `stop`, once true on any rank, ends the run after the running step with its state saved. An error is this
 /// rank's: whoever gets one on several ranks ends the others, which wait for it ([`Ranks::abort`]).
 pub fn train(
     job: &TrainJob,
     ranks: &Ranks,
-    events: &Sender<Event>,
+    events: &SyncSender<Event>,
     stop: &AtomicBool,
 ) -> Result<TrainOutcome> {
     let config = &job.config;
@@ -176,8 +176,11 @@ pub fn train(
         return Err(TrainError::Config(reason.to_owned()));
     }
     let tell = |event: Event| {
-        if ranks.is_first() || matches!(event, Event::Warning(_)) {
-            drop(events.send(event)); // a run does not depend on being heard
+        // A run does not depend on being heard. Of steps, those are left out that nobody has time for.
+        match event {
+            Event::Step { .. } if ranks.is_first() => drop(events.try_send(event)),
+            event if ranks.is_first() || matches!(event, Event::Warning(_)) => drop(events.send(event)),
+            _ => {}
         }
     };
     let schedule = &config.schedule;
