@@ -10,7 +10,9 @@ use anyhow::{Context, anyhow, bail};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use vitpcm_masks::{Classes, ConfusionMatrix, MaskError, MaskPairs, Scores, confusion_svg, evaluate_pairs};
+use vitpcm_masks::{
+    Classes, ConfusionMatrix, MaskError, MaskPairs, Scores, confusion_svg, evaluate_pairs, text_file,
+};
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws masks to try it on):\n  \
@@ -149,7 +151,7 @@ pub(crate) fn failure_text(prediction: &Path, error: &MaskError) -> String {
 
 /// The first word of each line, without folder and extension, as VOC's lists have it.
 pub(crate) fn read_names(path: &Path) -> anyhow::Result<Vec<String>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+    let text = text_file::read(path).with_context(|| format!("{}", path.display()))?;
     let name = |line: &str| {
         let first = line.split_whitespace().next()?;
         Path::new(first).file_stem().map(|stem| stem.to_string_lossy().into_owned())

@@ -16,6 +16,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 use vitpcm::{Device, Review};
 use vitpcm_data::Dataset;
+use vitpcm_masks::text_file;
 use vitpcm_nets::{BackboneConfig, PretrainedBackbone};
 use vitpcm_train::{
     Backbone, Ending, EtTarget, Event, LocalisationKind, Preset, RunSummary, Start, TrainConfig, TrainData,
@@ -186,7 +187,7 @@ fn check_pseudo_masks(folder: &Path, data: &TrainData, session: &Session) -> any
 fn resolve(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backbone)> {
     let stored = args.out.join("config.toml");
     let (mut config, backbone) = if args.resume && has_saved_state(&args.out) {
-        let text = std::fs::read_to_string(&stored).with_context(|| format!("{}", stored.display()))?;
+        let text = text_file::read(&stored).with_context(|| format!("{}", stored.display()))?;
         let config = TrainConfig::from_toml(&text).with_context(|| format!("{}", stored.display()));
         (config.map_err(usage)?, Backbone::Scratch)
     } else {

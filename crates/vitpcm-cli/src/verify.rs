@@ -19,7 +19,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 use vitpcm::{Device, Segmenter, SegmenterOptions, Symmetries};
 use vitpcm_data::{ImageLimits, MaskPairing, MaskedImage};
-use vitpcm_masks::{Classes, Scores};
+use vitpcm_masks::{Classes, Scores, text_file};
 use vitpcm_nets::{ResNetVariant, import_resnet};
 use vitpcm_train::{
     Ending, ScoreOptions, Start, TrainError, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob,
@@ -209,7 +209,7 @@ fn resolve(
 ) -> anyhow::Result<(VerifyConfig, VerifyBackbone)> {
     let stored = args.out.join("config.toml");
     let (mut config, backbone) = if args.resume && has_saved_state(&args.out) {
-        let text = std::fs::read_to_string(&stored).with_context(|| format!("{}", stored.display()))?;
+        let text = text_file::read(&stored).with_context(|| format!("{}", stored.display()))?;
         let config = VerifyConfig::from_toml(&text).with_context(|| format!("{}", stored.display()));
         (config.map_err(usage)?, VerifyBackbone::Scratch)
     } else {

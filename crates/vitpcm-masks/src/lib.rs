@@ -34,6 +34,7 @@ mod score_file;
 mod score_map;
 mod sureness;
 mod symmetry;
+pub mod text_file;
 
 pub use classes::{BACKGROUND, Classes};
 pub use confusion_picture::confusion_svg;
