@@ -64,9 +64,10 @@ struct Report<'a> {
 pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
     let names = args.list.as_deref().map(read_names).transpose().map_err(usage)?;
+    let max_pixels = args.max_megapixels.saturating_mul(1_000_000);
     if args.foreground {
         let folders = Folders { predictions: &args.pred, truth: &args.truth, names: names.as_deref() };
-        return evaluate_foreground::evaluate(&folders, args.json.as_deref(), messages);
+        return evaluate_foreground::evaluate(&folders, max_pixels, args.json.as_deref(), messages);
     }
     let [pred] = &args.pred[..] else {
         return Err(usage(anyhow!("--pred: several folders can be scored with --foreground only")));
@@ -79,7 +80,7 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
 
     // Without a class list every label but 255 is a class; the highest that occurs says how many there are.
     let num_classes = classes.as_ref().map_or(255, Classes::len);
-    let evaluation = evaluate_pairs(&found.pairs, num_classes, args.max_megapixels.saturating_mul(1_000_000));
+    let evaluation = evaluate_pairs(&found.pairs, num_classes, max_pixels);
     let mut num_failed = evaluation.failures.len() + found.without_truth.len();
     for failure in &evaluation.failures {
         messages.failure(failure_text(&failure.prediction, &failure.error));

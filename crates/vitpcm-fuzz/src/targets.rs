@@ -51,6 +51,7 @@ pub static TARGETS: &[Target] = &[
     weights::STATE,
     resnets::RESNET,
     resnets::RESNET_TFJS,
+    resnets::XCEPTION,
     data_sets::COCO,
     data_sets::VOC_XML,
     data_sets::TAGS_CSV,

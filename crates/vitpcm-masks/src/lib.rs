@@ -22,8 +22,8 @@ mod confusion_picture;
 mod error;
 mod evaluation;
 mod folder_evaluation;
-mod foreground;
 mod folder_lock;
+mod foreground;
 mod label_map;
 mod label_png;
 mod npy;
@@ -43,8 +43,8 @@ pub use evaluation::{ClassScores, ConfusionMatrix, Scores};
 pub use folder_evaluation::{
     FolderEvaluation, MaskFailure, MaskPair, MaskPairs, PICTURE_FOLDERS, evaluate_pairs, mask_files,
 };
-pub use foreground::{ForegroundEvaluation, ForegroundScores, MaskCandidates, evaluate_foreground};
 pub use folder_lock::{FolderLock, FolderLockError, Holder, LOCK_FILE};
+pub use foreground::{ForegroundEvaluation, ForegroundScores, MaskCandidates, evaluate_foreground};
 pub use label_map::{IGNORE, LabelMap};
 pub use label_png::{
     INFLATION_ALLOWANCE, MAX_INFLATION, MAX_MASK_PIXELS, encode_label_png, read_label_png,

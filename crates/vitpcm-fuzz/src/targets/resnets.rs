@@ -1,10 +1,11 @@
-//! ResNet weights as `verify --weights` takes them: under torchvision's names and under both of Keras', in safetensors and in
-//! TensorFlow.js models. The description is what changes; the weights are zeros.
+//! Weights of convolutional networks as `verify` and `train` take them: ResNets under torchvision's names and under both of
+//! Keras', in safetensors and in TensorFlow.js models, and Xception under Keras'. The description is what changes; the weights
+//! are zeros.
 
 use super::{MEMORY, Target, said};
 use candle_core::Device;
 use serde_json::{Value, json};
-use vitpcm_nets::{ImportedResNet, ResNetConfig, StrideOn, WeightFile, import_resnet};
+use vitpcm_nets::{PretrainedBackbone, ResNetConfig, StrideOn, WeightFile, XceptionConfig, import_resnet};
 
 /// As small as a ResNet can be.
 const CONFIG: ResNetConfig =
@@ -38,20 +39,46 @@ pub(super) const RESNET: Target = Target {
         namings.map(|naming| header(&arrays(naming)).to_string().into_bytes()).into()
     },
     subject: |_| {
-        let num_bytes = 2 * arrays(str::to_owned).iter().map(Array::len).sum::<usize>();
-        Box::new(move |header| {
-            let mut file = (header.len() as u64).to_le_bytes().to_vec();
-            file.extend(header);
-            file.resize(file.len() + num_bytes, 0);
-            match WeightFile::from_bytes("input", file) {
-                Ok(file) => said(ImportedResNet::from_weight_file(&file, None, &Device::Cpu)),
-                Err(error) => error.to_string(),
-            }
-        })
+        let num_bytes = num_bytes(&arrays(str::to_owned));
+        Box::new(move |header| imported(header, num_bytes))
     },
     repair: None,
     max_bytes: MEMORY,
 };
+
+pub(super) const XCEPTION: Target = Target {
+    name: "xception",
+    what: "Xception weights (safetensors): names and shapes",
+    dictionary: &[
+        "block2_sepconv1/depthwise_kernel",
+        "block18446744073709551615_",
+        "conv2d_1/kernel",
+        "batch_normalization_4/gamma",
+        "/pointwise_kernel",
+        ":0",
+        "\"F16\"",
+        "\"shape\":[",
+        "18446744073709551615",
+    ],
+    seeds: || vec![header(&xception_arrays()).to_string().into_bytes()],
+    subject: |_| {
+        let num_bytes = num_bytes(&xception_arrays());
+        Box::new(move |header| imported(header, num_bytes))
+    },
+    repair: None,
+    max_bytes: MEMORY,
+};
+
+/// What the import says to a header with so many zeros behind it.
+fn imported(header: &[u8], num_bytes: usize) -> String {
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header);
+    file.resize(file.len() + num_bytes, 0);
+    match WeightFile::from_bytes("input", file) {
+        Ok(file) => said(PretrainedBackbone::from_weight_file(&file, None, &Device::Cpu)),
+        Err(error) => error.to_string(),
+    }
+}
 
 pub(super) const RESNET_TFJS: Target = Target {
     name: "resnet-tfjs",
@@ -70,8 +97,8 @@ pub(super) const RESNET_TFJS: Target = Target {
         vec![model.to_string().into_bytes()]
     },
     subject: |scratch| {
-        let num_bytes = 2 * arrays(block).iter().map(Array::len).sum::<usize>();
-        std::fs::write(scratch.join(SHARD), vec![0; num_bytes]).expect("the scratch folder takes files");
+        let zeros = vec![0; num_bytes(&arrays(block))];
+        std::fs::write(scratch.join(SHARD), zeros).expect("the scratch folder takes files");
         let path = scratch.join("model.json");
         Box::new(move |bytes| {
             std::fs::write(&path, bytes).expect("the scratch folder takes files");
@@ -93,6 +120,44 @@ impl Array {
     fn len(&self) -> usize {
         self.shape.iter().product()
     }
+}
+
+/// Two bytes a number.
+fn num_bytes(arrays: &[Array]) -> usize {
+    2 * arrays.iter().map(Array::len).sum::<usize>()
+}
+
+/// The arrays of the smallest Xception under Keras' names.
+fn xception_arrays() -> Vec<Array> {
+    let config = XceptionConfig { middle_blocks: 1, width: 4, norm_eps: 1e-3 };
+    let shapes = config.parameter_shapes().into_iter();
+    let renamed = shapes.map(|parameter| {
+        let mut name = parameter.name.clone();
+        // Convolutions around blocks have numbers for names.
+        for (number, block) in [2, 3, 4, 6].into_iter().enumerate() {
+            let norm = format!("batch_normalization_{number}.");
+            name = name.replace(&format!("block{block}_residual_bn."), &norm);
+            name = name.replace(&format!("block{block}_residual."), &format!("conv2d_{number}."));
+        }
+        let is_norm = name.contains("_bn.") || name.starts_with("batch");
+        for (ours, theirs) in [
+            (".depthwise.weight", "/depthwise_kernel"),
+            (".pointwise.weight", "/pointwise_kernel"),
+            (".weight", if is_norm { "/gamma" } else { "/kernel" }),
+            (".bias", "/beta"),
+            (".running_mean", "/moving_mean"),
+            (".running_var", "/moving_variance"),
+        ] {
+            name = name.replace(ours, theirs);
+        }
+        let shape = match parameter.shape.as_slice() {
+            &[out, height, width, inputs] => vec![height, width, inputs, out],
+            &[height, width, channels] => vec![height, width, channels, 1],
+            other => other.to_vec(),
+        };
+        Array { name, shape }
+    });
+    renamed.collect()
 }
 
 /// All arrays under other names; Keras' have another order of axes.

@@ -4,8 +4,8 @@ use super::{MEMORY, Target, said, zipped};
 use candle_core::Device;
 use serde_json::json;
 use vitpcm_nets::{
-    DeepLabConfig, DeepLabInfo, DeepLabModel, Dropout, DropoutRates, ImportedBackbone, ImportedResNet, Model,
-    Normalisation, ResNetVariant, Storage, WeightFile, inspect,
+    DeepLabConfig, DeepLabInfo, DeepLabModel, Dropout, DropoutRates, ImportedBackbone, Model, Normalisation,
+    PretrainedBackbone, ResNetVariant, Storage, WeightFile, inspect,
 };
 use vitpcm_train::check_saved_state;
 use zip::CompressionMethod;
@@ -285,7 +285,7 @@ fn use_open_weights(file: &WeightFile) -> String {
         }
     }
     let _ = ImportedBackbone::from_weight_file(file, None, &Device::Cpu);
-    let _ = ImportedResNet::from_weight_file(file, None, &Device::Cpu);
+    let _ = PretrainedBackbone::from_weight_file(file, None, &Device::Cpu);
     let _ = Model::from_weight_file(file, &Device::Cpu);
     let _ = DeepLabModel::from_weight_file(file, &Device::Cpu);
     outcome
