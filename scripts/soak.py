@@ -67,7 +67,8 @@ class Client(threading.Thread):
 
     def ask(self, method, path, body=None, kind="application/json", expected=(200,)):
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+            # Patient: other work may share the machine.
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
             connection.request(method, path, body, {"Content-Type": kind} if body is not None else {})
             response = connection.getresponse()
             answer = response.read()
@@ -142,7 +143,7 @@ def serve(arguments, work, binary, end, samples, problems):
         samples.append((time.time() - start, *seen))
         time.sleep(1)
     for client in clients:
-        client.join(timeout=150)
+        client.join(timeout=660)
     server.send_signal(signal.SIGTERM)
     code = server.wait(timeout=60)
     if code != 0:
