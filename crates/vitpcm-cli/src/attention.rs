@@ -41,6 +41,9 @@ pub(crate) struct Args {
     /// Share of a head's attention that the foreground holds
     #[arg(long, value_name = "0..1", default_value_t = 0.6)]
     mass: f32,
+    /// The largest image that is decoded, in megapixels
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    max_megapixels: u64,
 }
 
 pub(crate) fn attention(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
@@ -61,6 +64,7 @@ pub(crate) fn attention(args: &Args, session: &Session) -> anyhow::Result<Outcom
             bail!("none of the images is listed in {}", list.display());
         }
     }
+    let _lock = output::lock_folder(&args.out, "attention")?;
     let folders: Vec<PathBuf> = (1..=mapper.num_heads())
         .map(|head| args.out.join(format!("head-{head}")))
         .chain([args.out.join("mean")])
@@ -117,7 +121,10 @@ fn write_masks(
     folders: &[PathBuf],
     input: &Input,
 ) -> anyhow::Result<()> {
-    let maps = mapper.attend(&read_image(&input.path, &ImageLimits::default())?)?;
+    let maps = mapper.attend(&read_image(
+        &input.path,
+        &ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) },
+    )?)?;
     let mean = maps.mean();
     for (map, folder) in maps.heads.iter().chain([&mean]).zip(folders) {
         let path = folder.join(format!("{}.png", input.name));

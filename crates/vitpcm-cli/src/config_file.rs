@@ -5,6 +5,7 @@ use anyhow::{Context, bail};
 use clap::Command;
 use std::ffi::OsString;
 use std::path::Path;
+use vitpcm_masks::text_file;
 
 /// The arguments as typed, with those of a `--config` file, if there is one, set in before them.
 pub(crate) fn expanded_arguments(cli: &Command, typed: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
@@ -39,7 +40,7 @@ fn subcommand<'a>(cli: &'a Command, typed: &[OsString]) -> (&'a Command, usize) 
 }
 
 fn arguments_of_file(cli: &Command, command: &Command, path: &Path) -> anyhow::Result<Vec<OsString>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+    let text = text_file::read(path).with_context(|| format!("{}", path.display()))?;
     let table: toml::Table = text.parse().with_context(|| format!("{}: not valid TOML", path.display()))?;
     let known = || {
         let arguments = command.get_arguments().chain(cli.get_arguments());

@@ -77,6 +77,7 @@ impl Reading {
             split_by,
             same_name: if self.same_names_differ { SameName::SeveralImages } else { SameName::OneImage },
             classes: self.classes.clone(),
+            limits: self.image_limits(),
             ..OpenOptions::default()
         }
     }

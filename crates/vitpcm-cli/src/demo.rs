@@ -50,6 +50,7 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
     let (data, run, masks) = (args.out.join("data"), args.out.join("run"), args.out.join("masks"));
+    let _lock = output::lock_folder(&args.out, "demo")?;
     messages.note(format!("1/4 drawing {NUM_TRAIN} images with tags, and {NUM_HELD_OUT} to be held out"));
     scenes.write(&data, NUM_TRAIN, NUM_HELD_OUT)?;
     let dataset = Dataset::open(&data, &OpenOptions::default())?;
@@ -102,7 +103,10 @@ fn segment_and_score(
     for &index in &held_out.indices {
         let tagged = &dataset.images()[index];
         let image = read_image(&tagged.path, &ImageLimits::default())?;
-        let truth = dataset.truth(index).context("a drawn scene without its mask")?.read(classes)?;
+        let truth = dataset
+            .truth(index)
+            .context("a drawn scene without its mask")?
+            .read(classes, &ImageLimits::default())?;
         let raw = segmenter.score(&image)?;
         let tags: Vec<usize> = tagged.tags.iter().map(usize::from).collect();
         let given = masks_of(&raw, TagMode::Given(&tags), &image)?;

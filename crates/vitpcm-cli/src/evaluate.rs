@@ -10,7 +10,9 @@ use anyhow::{Context, anyhow, bail};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use vitpcm_masks::{Classes, ConfusionMatrix, MaskError, MaskPairs, Scores, confusion_svg, evaluate_pairs};
+use vitpcm_masks::{
+    Classes, ConfusionMatrix, MaskError, MaskPairs, Scores, confusion_svg, evaluate_pairs, text_file,
+};
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws masks to try it on):\n  \
@@ -42,6 +44,9 @@ pub(crate) struct Args {
     /// Draw the confusion matrix as an SVG picture
     #[arg(long, value_name = "FILE.svg")]
     picture: Option<PathBuf>,
+    /// The largest mask that is read, in megapixels
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    max_megapixels: u64,
 }
 
 /// What `--json` holds.
@@ -59,9 +64,10 @@ struct Report<'a> {
 pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
     let names = args.list.as_deref().map(read_names).transpose().map_err(usage)?;
+    let max_pixels = args.max_megapixels.saturating_mul(1_000_000);
     if args.foreground {
         let folders = Folders { predictions: &args.pred, truth: &args.truth, names: names.as_deref() };
-        return evaluate_foreground::evaluate(&folders, args.json.as_deref(), messages);
+        return evaluate_foreground::evaluate(&folders, max_pixels, args.json.as_deref(), messages);
     }
     let [pred] = &args.pred[..] else {
         return Err(usage(anyhow!("--pred: several folders can be scored with --foreground only")));
@@ -74,7 +80,7 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
 
     // Without a class list every label but 255 is a class; the highest that occurs says how many there are.
     let num_classes = classes.as_ref().map_or(255, Classes::len);
-    let evaluation = evaluate_pairs(&found.pairs, num_classes);
+    let evaluation = evaluate_pairs(&found.pairs, num_classes, max_pixels);
     let mut num_failed = evaluation.failures.len() + found.without_truth.len();
     for failure in &evaluation.failures {
         messages.failure(failure_text(&failure.prediction, &failure.error));
@@ -146,7 +152,7 @@ pub(crate) fn failure_text(prediction: &Path, error: &MaskError) -> String {
 
 /// The first word of each line, without folder and extension, as VOC's lists have it.
 pub(crate) fn read_names(path: &Path) -> anyhow::Result<Vec<String>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+    let text = text_file::read(path).with_context(|| format!("{}", path.display()))?;
     let name = |line: &str| {
         let first = line.split_whitespace().next()?;
         Path::new(first).file_stem().map(|stem| stem.to_string_lossy().into_owned())

@@ -30,11 +30,12 @@ struct Report<'a> {
 
 pub(crate) fn evaluate(
     folders: &Folders<'_>,
+    max_pixels: u64,
     json: Option<&Path>,
     messages: &Messages,
 ) -> anyhow::Result<Outcome> {
     let (images, mut num_failed) = candidates(folders, messages)?;
-    let evaluation = evaluate_foreground(&images);
+    let evaluation = evaluate_foreground(&images, max_pixels);
     num_failed += evaluation.failures.len();
     for (prediction, error) in &evaluation.failures {
         messages.failure(failure_text(prediction, error));

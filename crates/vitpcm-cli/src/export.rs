@@ -4,9 +4,11 @@ use crate::class_names;
 use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports, Pass, format_parser};
 use crate::outcome::{Outcome, usage};
+use crate::output;
 use crate::session::Session;
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use std::path::{Path, PathBuf};
+use vitpcm_data::ImageLimits;
 use vitpcm_exports::{ExportError, ExportFormat, MaskSet};
 
 #[derive(clap::Args)]
@@ -36,6 +38,9 @@ pub(crate) struct Args {
     /// Folder of score maps (.npz), for psa, irn and --unsure-below [default: npz beside the masks]
     #[arg(long, value_name = "DIR")]
     scores: Option<PathBuf>,
+    /// The largest mask that is read, in megapixels
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    max_megapixels: u64,
     #[command(flatten)]
     export: ExportArgs,
 }
@@ -56,6 +61,8 @@ pub(crate) fn export(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
                 other => other.into(),
             },
         )?;
+    let limits = ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) };
+    let set = set.with_limits(limits.clone());
     if set.is_empty() {
         bail!("{}: no mask found", args.masks.display());
     }
@@ -78,9 +85,9 @@ pub(crate) fn export(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         }
     };
     let images: Vec<Finished<'_>> = (0..set.len()).map(finished).collect();
-    std::fs::create_dir_all(&args.out).with_context(|| format!("{}", args.out.display()))?;
+    let _lock = output::lock_folder(&args.out, "export")?;
     let (formats, classes) = (&args.format[..], set.classes());
-    let exports = MaskExports { formats, args: &args.export, classes, out: &args.out };
+    let exports = MaskExports { formats, args: &args.export, classes, out: &args.out, limits };
     let interrupt = Interrupt::listen()?;
     let Pass::Whole { num_failed } = exports.write(&images, messages, Some(&interrupt))? else {
         messages.note("interrupted; nothing half-written is left");

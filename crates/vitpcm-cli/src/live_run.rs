@@ -11,6 +11,9 @@ use std::time::Duration;
 /// Where no live display is possible, a line is written this often.
 pub(crate) const LINE_EVERY: Duration = Duration::from_secs(10);
 
+/// Events that may wait to be shown.
+pub(crate) const UNHEARD: usize = 256;
+
 /// A few live lines on a terminal: where we are, a bar of steps, what the last one gave.
 pub(crate) fn steps_bar(messages: &Messages) -> ProgressBar {
     let template = "{prefix}\n{wide_bar} {pos}/{len} steps\n{msg}";

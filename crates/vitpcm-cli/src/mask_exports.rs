@@ -10,12 +10,13 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
+use vitpcm_data::ImageLimits;
 use vitpcm_exports::{
     CocoShape, Destination, EncodedImage, Encoder, ExportFormat, ExportOptions, Exporter, Folder,
     LabelledImage, MaskSet, Objects, Photograph, Scores, Zip,
 };
 use vitpcm_masks::atomic_file::AtomicFile;
-use vitpcm_masks::{Classes, LabelMap, StoredScores, read_label_png};
+use vitpcm_masks::{Classes, LabelMap, StoredScores, read_label_png_within};
 
 /// Images encoded ahead of writing, for each thread.
 const AHEAD: usize = 4;
@@ -159,9 +160,9 @@ impl Finished<'_> {
 }
 
 impl MaskAt<'_> {
-    fn read(&self) -> anyhow::Result<LabelMap> {
+    fn read(&self, limits: &ImageLimits) -> anyhow::Result<LabelMap> {
         Ok(match self {
-            MaskAt::File(path) => read_label_png(path)?,
+            MaskAt::File(path) => read_label_png_within(path, limits.max_pixels)?,
             MaskAt::InSet(set, index) => set.read(*index)?,
         })
     }
@@ -174,6 +175,8 @@ pub(crate) struct MaskExports<'a> {
     pub(crate) classes: &'a Classes,
     /// Each format has a folder of its own name in this one; `png` writes straight into it.
     pub(crate) out: &'a Path,
+    /// What is refused before it is read.
+    pub(crate) limits: ImageLimits,
 }
 
 /// How a pass ended.
@@ -277,7 +280,7 @@ impl MaskExports<'_> {
         encoder: &Encoder,
         image: &Finished<'_>,
     ) -> anyhow::Result<EncodedImage> {
-        let mask = image.mask.read()?;
+        let mask = image.mask.read(&self.limits)?;
         let stored = match image.scores.as_deref().filter(|_| self.args.needs_scores(format)) {
             Some(path) => {
                 let stored = StoredScores::read(path)?;

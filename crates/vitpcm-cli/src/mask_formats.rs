@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use vitpcm_exports::ExportFormat;
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{
-    Classes, LabelMap, ScoreMap, StoredScores, heat_map, overlay, read_label_png, write_label_npy,
+    Classes, LabelMap, ScoreMap, StoredScores, heat_map, overlay, read_label_png_within, write_label_npy,
     write_label_png,
 };
 
@@ -108,11 +108,11 @@ impl Format {
         }
     }
 
-    /// Whether the result is there and whole.
-    pub(crate) fn is_done(self, out: &Path, name: &str) -> bool {
+    /// Whether the result is there and whole; a mask of at most `max_pixels` pixels.
+    pub(crate) fn is_done(self, out: &Path, name: &str, max_pixels: u64) -> bool {
         let path = self.file(out, name);
         match self {
-            Format::Png => read_label_png(&path).is_ok(),
+            Format::Png => read_label_png_within(&path, max_pixels).is_ok(),
             Format::Npz => StoredScores::read(&path).is_ok(),
             // Written by renaming, so that what is there is whole; the background's heat map is the last one.
             Format::Heatmap => path.join(heat_map_name(0, "background")).is_file(),

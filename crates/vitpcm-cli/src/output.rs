@@ -2,12 +2,13 @@
 //! of the program apart.
 #![allow(clippy::print_stderr)]
 
+use crate::outcome::usage;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
-use vitpcm_masks::atomic_file;
+use vitpcm_masks::{FolderLock, FolderLockError, atomic_file};
 
 /// Writes a result to stdout. A reader that has gone away (`vitpcm … | head`) is no error.
 pub(crate) fn result(text: &str) -> anyhow::Result<()> {
@@ -33,6 +34,15 @@ pub(crate) fn json_or_text(json: Option<&Path>, value: &impl Serialize, text: &s
 /// Writes a file whole or not at all.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     atomic_file::write(path, |file| file.write_all(bytes)).with_context(|| format!("{}", path.display()))
+}
+
+/// Makes a folder for results and takes it for this process alone, for as long as the lock is held.
+pub(crate) fn lock_folder(folder: &Path, command: &str) -> anyhow::Result<FolderLock> {
+    std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
+    FolderLock::take(folder, command).map_err(|error| match error {
+        FolderLockError::Held { .. } => usage(error),
+        FolderLockError::Io { .. } => error.into(),
+    })
 }
 
 /// Messages to people, on stderr: which of them are said.

@@ -6,7 +6,7 @@ use crate::image_inputs::{self, Input};
 use crate::mask_exports::{ExportArgs, Finished, MaskExports};
 use crate::mask_formats::{self, Format, Results, written_per_image};
 use crate::outcome::{Outcome, described};
-use crate::output::Messages;
+use crate::output::{self, Messages};
 use crate::segment::finished;
 use crate::session::Session;
 use anyhow::{Context, bail};
@@ -63,7 +63,7 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     if num_without > 0 {
         messages.note(format!("{num_without} images have no scores and are left out"));
     }
-    std::fs::create_dir_all(&args.out).with_context(|| format!("{}", args.out.display()))?;
+    let _lock = ranks.is_first().then(|| output::lock_folder(&args.out, "refine")).transpose()?;
 
     let params = args.crf_options.params();
     let num_failed = AtomicUsize::new(0);
@@ -92,6 +92,12 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 
+impl Args {
+    fn limits(&self) -> ImageLimits {
+        ImageLimits { max_pixels: self.max_megapixels.saturating_mul(1_000_000) }
+    }
+}
+
 /// Writes the exports of all images that have a mask; gives the number of those that failed.
 fn write_exports(args: &Args, inputs: &[&Input], messages: &Messages) -> anyhow::Result<usize> {
     let formats = mask_formats::exports(&args.format);
@@ -101,7 +107,13 @@ fn write_exports(args: &Args, inputs: &[&Input], messages: &Messages) -> anyhow:
     let scores_of = |input: &Input| args.scores.join(format!("{}.npz", input.name));
     let first = inputs.first().context("no image")?;
     let classes = StoredScores::read(&scores_of(first))?.classes;
-    let exports = MaskExports { formats: &formats, args: &args.export, classes: &classes, out: &args.out };
+    let exports = MaskExports {
+        formats: &formats,
+        args: &args.export,
+        classes: &classes,
+        out: &args.out,
+        limits: args.limits(),
+    };
     let finished =
         inputs.iter().map(|&input| Finished { scores: Some(scores_of(input)), ..finished(&args.out, input) });
     exports.write_what_is_there(finished, messages)
@@ -109,8 +121,7 @@ fn write_exports(args: &Args, inputs: &[&Input], messages: &Messages) -> anyhow:
 
 fn refine_one(args: &Args, input: &Input, scores: &Path, params: &CrfParams) -> anyhow::Result<()> {
     let stored = StoredScores::read(scores)?;
-    let limits = ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) };
-    let image = read_image(&input.path, &limits)?;
+    let image = read_image(&input.path, &args.limits())?;
     let image_size = (image.width() as usize, image.height() as usize);
     if image_size != stored.image_size {
         let (path, scores) = (input.path.display(), scores.display());

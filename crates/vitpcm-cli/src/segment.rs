@@ -130,6 +130,12 @@ fn sure_background(text: &str) -> Result<f32, String> {
     score.ok_or_else(|| format!("`{text}` is no score; expected a number from 0 to 1, as in 0.97"))
 }
 
+impl Args {
+    fn limits(&self) -> ImageLimits {
+        ImageLimits { max_pixels: self.max_megapixels.saturating_mul(1_000_000) }
+    }
+}
+
 /// Where tags come from, resolved.
 enum TagSource {
     Given(Vec<usize>),
@@ -226,14 +232,17 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
             bail!("none of the images belongs to the split `{split}`");
         }
     }
-    std::fs::create_dir_all(&args.out).with_context(|| format!("{}", args.out.display()))?;
+    let _lock = ranks.is_first().then(|| output::lock_folder(&args.out, "segment")).transpose()?;
     let class_list = segmenter.classes().names()[1..].join("\n") + "\n";
     if ranks.is_first() {
         output::write_file(&args.out.join(CLASS_LIST), class_list.as_bytes())?;
     }
 
     let formats = written_per_image(&args.format, &args.export);
-    let is_done = |input: &Input| formats.iter().all(|format| format.is_done(&args.out, &input.name));
+    let limits = args.limits();
+    let is_done = |input: &Input| {
+        formats.iter().all(|format| format.is_done(&args.out, &input.name, limits.max_pixels))
+    };
     let own = inputs.images.iter().skip(ranks.rank()).step_by(ranks.size());
     let (done, todo): (Vec<&Input>, Vec<&Input>) = own.partition(|input| args.resume && is_done(input));
     let [num_done] = ranks.sum_counts([done.len()]);
@@ -246,12 +255,12 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let interrupt = Interrupt::listen()?;
     let started = Instant::now();
     let written = run_stages(args, &segmenter, &tags, &todo, report.as_mut(), messages, &interrupt)?;
-    let [num_written, num_failed] = ranks.sum_counts([written.tags.len(), written.num_failed]);
+    let [num_written, num_failed] = ranks.sum_counts([written.num_written, written.num_failed]);
     // Everything is written by now, by all ranks. An export holds what is done, in this run or before.
     let [num_not_exported] = ranks.sum_counts([match ranks.is_first() {
         true => {
             let (formats, classes) = (&mask_formats::exports(&args.format)[..], segmenter.classes());
-            let exports = MaskExports { formats, args: &args.export, classes, out: &args.out };
+            let exports = MaskExports { formats, args: &args.export, classes, out: &args.out, limits };
             let finished = inputs.images.iter().map(|input| finished(&args.out, input));
             exports.write_what_is_there(finished, messages)?
         }
@@ -340,6 +349,8 @@ fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
 /// What came of all images.
 #[derive(Default)]
 struct Written {
+    num_written: usize,
+    /// Where `--json` asks for them.
     tags: Vec<ImageTags>,
     num_failed: usize,
 }
@@ -355,7 +366,7 @@ fn run_stages(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Written> {
     let bar = messages.progress_bar(inputs.len(), "segmenting");
-    let limits = ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) };
+    let limits = args.limits();
     let (decoded_sender, decoded) = sync_channel(IN_FLIGHT);
     let (segmented_sender, segmented) = sync_channel(IN_FLIGHT);
     std::thread::scope(|scope| {
@@ -419,7 +430,8 @@ fn write_all(
         });
         match result {
             Ok(truth_problem) => {
-                written.tags.push(image_tags(&item, classes));
+                written.num_written += 1;
+                written.tags.extend(args.json.as_ref().map(|_| image_tags(&item, classes)));
                 truth_problem.iter().for_each(|text| bar.suspend(|| messages.failure(text)));
             }
             Err(error) => {

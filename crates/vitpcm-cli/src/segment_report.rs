@@ -8,11 +8,12 @@ use crate::output;
 use crate::report::{self, MaskLinks, Page, Place, ReviewFile, Reviewed, Summary, escaped};
 use crate::table::grouped;
 use anyhow::{Context, bail};
+use image::RgbImage;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use vitpcm::{LeastSure, Review, ReviewPictures, ReviewedMask};
-use vitpcm_data::{Dataset, MaskSource, OpenOptions};
-use vitpcm_masks::{Classes, LabelMap};
+use vitpcm_data::{Dataset, ImageLimits, MaskSource, OpenOptions};
+use vitpcm_masks::{Classes, LabelMap, MAX_MASK_PIXELS};
 use vitpcm_train::Ranks;
 
 /// Where reviews are stored, below the folder of the masks.
@@ -97,7 +98,7 @@ impl SegmentReport {
         input: &Input,
         reviewed: &ReviewedMask<'_>,
     ) -> anyhow::Result<Option<String>> {
-        let (truth, mut problem) = match self.truths.read(input, &self.classes) {
+        let (truth, mut problem) = match self.truths.read(input, &self.classes, reviewed.image) {
             Ok(truth) => (truth, None),
             Err(reason) => (None, Some(reason)),
         };
@@ -239,7 +240,10 @@ impl Truths {
         Truths::DataSets(truths)
     }
 
-    fn read(&self, input: &Input, classes: &Classes) -> Result<Option<LabelMap>, String> {
+    fn read(&self, input: &Input, classes: &Classes, image: &RgbImage) -> Result<Option<LabelMap>, String> {
+        // A true mask has as many pixels as its image, which was read.
+        let num_pixels = u64::from(image.width()) * u64::from(image.height());
+        let limits = ImageLimits { max_pixels: num_pixels.max(MAX_MASK_PIXELS) };
         let source = match self {
             Truths::Folder(folder) => {
                 let path = folder.join(format!("{}.png", input.name));
@@ -247,6 +251,6 @@ impl Truths {
             }
             Truths::DataSets(truths) => truths.get(&input.path).cloned(),
         };
-        source.map(|source| source.read(classes)).transpose().map_err(|error| error.to_string())
+        source.map(|source| source.read(classes, &limits)).transpose().map_err(|error| error.to_string())
     }
 }

@@ -38,6 +38,12 @@ pub(crate) struct Args {
     /// Memory for the images that are kept, in MiB
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_memory: usize,
+    /// Open connections at a time; further ones wait
+    #[arg(long, value_name = "N", default_value_t = Limits::default().max_connections)]
+    max_connections: usize,
+    /// Images that wait for the network at a time, the one it works on included; further ones are told to come again
+    #[arg(long, value_name = "N", default_value_t = Limits::default().max_uploads)]
+    max_waiting: usize,
 }
 
 pub(crate) fn serve(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
@@ -51,6 +57,8 @@ pub(crate) fn serve(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         max_upload_bytes: args.max_upload.saturating_mul(1 << 20),
         max_pixels: args.max_megapixels.saturating_mul(1_000_000),
         max_images: args.max_images.max(1),
+        max_connections: args.max_connections.max(1),
+        max_uploads: args.max_waiting.max(1),
         max_kept_bytes: args.max_memory.saturating_mul(1 << 20),
         ..Limits::default()
     };

@@ -12,10 +12,11 @@ use anyhow::{Context, anyhow};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 use vitpcm::{Device, Review};
 use vitpcm_data::Dataset;
+use vitpcm_masks::text_file;
 use vitpcm_nets::{BackboneConfig, PretrainedBackbone};
 use vitpcm_train::{
     Backbone, Ending, EtTarget, Event, LocalisationKind, Preset, RunSummary, Start, TrainConfig, TrainData,
@@ -186,7 +187,7 @@ fn check_pseudo_masks(folder: &Path, data: &TrainData, session: &Session) -> any
 fn resolve(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backbone)> {
     let stored = args.out.join("config.toml");
     let (mut config, backbone) = if args.resume && has_saved_state(&args.out) {
-        let text = std::fs::read_to_string(&stored).with_context(|| format!("{}", stored.display()))?;
+        let text = text_file::read(&stored).with_context(|| format!("{}", stored.display()))?;
         let config = TrainConfig::from_toml(&text).with_context(|| format!("{}", stored.display()));
         (config.map_err(usage)?, Backbone::Scratch)
     } else {
@@ -254,7 +255,7 @@ fn provenance(args: &Args) -> std::collections::BTreeMap<String, String> {
 pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOutcome, usize)> {
     let interrupt = Interrupt::listen()?;
     let stop = AtomicBool::new(false);
-    let (sender, receiver) = channel();
+    let (sender, receiver) = sync_channel(live_run::UNHEARD);
     let report = session.ranks.is_first().then(|| TrainReport::new(job, &session.invocation));
     let mut display = Display::new(&session.messages, report);
     let result = std::thread::scope(|scope| {
@@ -271,9 +272,12 @@ pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOut
     display.bar.finish_and_clear();
     match result {
         Ok(outcome) => Ok((outcome, display.num_warnings)),
-        Err(error @ (TrainError::Config(_) | TrainError::RunFolder { .. } | TrainError::Ranks(_))) => {
-            Err(usage(error))
-        }
+        Err(
+            error @ (TrainError::Config(_)
+            | TrainError::RunFolder { .. }
+            | TrainError::Ranks(_)
+            | TrainError::Locked(_)),
+        ) => Err(usage(error)),
         Err(error) => Err(error.into()),
     }
 }

@@ -15,11 +15,11 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 use vitpcm::{Device, Segmenter, SegmenterOptions, Symmetries};
 use vitpcm_data::{ImageLimits, MaskPairing, MaskedImage};
-use vitpcm_masks::{Classes, Scores};
+use vitpcm_masks::{Classes, Scores, text_file};
 use vitpcm_nets::{ResNetVariant, import_resnet};
 use vitpcm_train::{
     Ending, ScoreOptions, Start, TrainError, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob,
@@ -209,7 +209,7 @@ fn resolve(
 ) -> anyhow::Result<(VerifyConfig, VerifyBackbone)> {
     let stored = args.out.join("config.toml");
     let (mut config, backbone) = if args.resume && has_saved_state(&args.out) {
-        let text = std::fs::read_to_string(&stored).with_context(|| format!("{}", stored.display()))?;
+        let text = text_file::read(&stored).with_context(|| format!("{}", stored.display()))?;
         let config = VerifyConfig::from_toml(&text).with_context(|| format!("{}", stored.display()));
         (config.map_err(usage)?, VerifyBackbone::Scratch)
     } else {
@@ -272,7 +272,7 @@ fn train(
     interrupt: &Interrupt,
     stop: &AtomicBool,
 ) -> anyhow::Result<(VerifyOutcome, usize)> {
-    let (sender, receiver) = channel();
+    let (sender, receiver) = sync_channel(live_run::UNHEARD);
     let mut display = Display::new(messages);
     let result = std::thread::scope(|scope| {
         let trainer = scope.spawn(|| {
@@ -285,7 +285,9 @@ fn train(
     display.bar.finish_and_clear();
     match result {
         Ok(outcome) => Ok((outcome, display.num_warnings)),
-        Err(error @ (TrainError::Config(_) | TrainError::RunFolder { .. })) => Err(usage(error)),
+        Err(error @ (TrainError::Config(_) | TrainError::RunFolder { .. } | TrainError::Locked(_))) => {
+            Err(usage(error))
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -1,7 +1,7 @@
 //! A pseudo-mask on the grid of patches: how much of every cell each class covers. A second round of training learns
 //! from it; truth masks do not come this way.
 
-use crate::{DataError, MaskSource};
+use crate::{DataError, ImageLimits, MaskSource};
 use std::path::{Path, PathBuf};
 use vitpcm_masks::resampling::{Alignment, resize_plane};
 use vitpcm_masks::{Classes, IGNORE, LabelMap, Symmetry};
@@ -22,12 +22,12 @@ impl PseudoMasks {
     }
 
     /// Reads one; `None` where there is none.
-    pub(crate) fn read(&self, mask_name: &Path) -> Result<Option<LabelMap>, DataError> {
+    pub(crate) fn read(&self, mask_name: &Path, limits: &ImageLimits) -> Result<Option<LabelMap>, DataError> {
         let path = self.path(mask_name);
         if !path.exists() {
             return Ok(None);
         }
-        MaskSource::Png(path).read(&self.classes).map(Some)
+        MaskSource::Png(path).read(&self.classes, limits).map(Some)
     }
 }
 

@@ -5,12 +5,11 @@
 use crate::file_index::{FileIndex, IMAGES, Unresolved};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
 use crate::tag_rows::problem_of_unresolved;
-use crate::{CocoTruth, DataError, MaskSource, Problem, ProblemKind, split};
+use crate::{CocoTruth, DataError, MaskSource, Problem, ProblemKind, annotation_file, split};
 use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -306,7 +305,7 @@ pub fn read_coco_masks(path: &Path) -> Result<CocoMasks, DataError> {
 }
 
 fn parse(path: &Path) -> Result<InstanceFile, String> {
-    let file = File::open(path).map_err(|e| e.to_string())?;
+    let file = annotation_file::open(path).map_err(|e| e.to_string())?;
     serde_json::from_reader(BufReader::with_capacity(1 << 20, file))
         .map_err(|e| format!("not COCO instances: {e}"))
 }

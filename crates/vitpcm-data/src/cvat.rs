@@ -2,7 +2,7 @@
 //! read, but their labels count as tags, since the class is in the image.
 
 use crate::tag_rows::{ImageName, TagFile, TagRow};
-use crate::{Problem, ProblemKind};
+use crate::{Problem, ProblemKind, annotation_file};
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 use std::path::Path;
@@ -14,7 +14,7 @@ const LABELLED: [&str; 9] =
 /// Reads the file; of a truncated one, what comes before the break.
 pub(crate) fn read(path: &Path) -> TagFile {
     let mut file = TagFile::default();
-    let outcome = match std::fs::read(path) {
+    let outcome = match annotation_file::read(path) {
         Ok(bytes) => parse(&String::from_utf8_lossy(&bytes), &mut file.rows),
         Err(error) => Err(error.to_string()),
     };

@@ -5,7 +5,7 @@ use crate::file_index::{FileIndex, file_name, without_extension};
 use crate::layout::{Found, Source};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
 use crate::split::{self, Split, SplitBy};
-use crate::{DataError, Layout, MaskSource, Problem, ProblemKind, Tags};
+use crate::{DataError, ImageLimits, Layout, MaskSource, Problem, ProblemKind, Tags};
 use crate::{class_folders, coco, cvat, label_studio, tag_rows, tags_csv, tags_json, voc};
 use rayon::prelude::*;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -76,6 +76,8 @@ pub struct OpenOptions {
     pub classes: Option<PathBuf>,
     /// The folder in which the images are, where it is not the data set's own: for a tag file kept elsewhere.
     pub images: Option<PathBuf>,
+    /// What is refused before it is read, where tags come from masks.
+    pub limits: ImageLimits,
 }
 
 /// A data set as it was understood.
@@ -199,7 +201,7 @@ impl Dataset {
             problems,
         };
         if options.tag_source == TagSource::Masks {
-            dataset.take_tags_from_masks();
+            dataset.take_tags_from_masks(&options.limits);
         }
         dataset.problems.extend(dataset.untagged());
         dataset.problems.sort();
@@ -207,7 +209,7 @@ impl Dataset {
         Ok(dataset)
     }
 
-    fn take_tags_from_masks(&mut self) {
+    fn take_tags_from_masks(&mut self, limits: &ImageLimits) {
         let Dataset { images, truths, classes, problems, .. } = self;
         let found: Vec<Option<Problem>> = images
             .par_iter_mut()
@@ -217,7 +219,7 @@ impl Dataset {
                     let detail = "no mask to take tags from; its annotated tags are kept";
                     return Some(Problem::new(ProblemKind::MaskMissing, &image.path, detail));
                 };
-                match truth.read(classes) {
+                match truth.read(classes, limits) {
                     Ok(map) => {
                         let histogram = map.histogram();
                         image.tags =

@@ -264,7 +264,7 @@ mod tests {
             let shown: Tags = dataset
                 .truth(index)
                 .unwrap()
-                .read(dataset.classes())
+                .read(dataset.classes(), &crate::ImageLimits::default())
                 .unwrap()
                 .into_labels()
                 .into_iter()

@@ -210,7 +210,7 @@ fn look_at_mask(
         return Ok(());
     }
     let _held = budget.hold(num_pixels * 2);
-    match truth.read(dataset.classes()) {
+    match truth.read(dataset.classes(), &options.limits) {
         Ok(_) => Ok(()),
         Err(error @ DataError::MaskIndex { .. }) => {
             Err(Problem::new(ProblemKind::MaskIndex, truth.path(), reason_of(&error)))

@@ -2,7 +2,7 @@
 //! single or multiple; labels of boxes, polygons and brushes count as tags too, since the class is in the image.
 
 use crate::tag_rows::{ImageName, TagFile, TagRow};
-use crate::{Problem, ProblemKind};
+use crate::{Problem, ProblemKind, annotation_file};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -16,7 +16,7 @@ const CHOICE_KEYS: [&str; 8] = ["choice", "choices", "tag", "tags", "label", "la
 /// Reads an export of either form.
 pub(crate) fn read(path: &Path) -> TagFile {
     let mut file = TagFile::default();
-    let parsed = std::fs::read(path).map_err(|e| e.to_string()).and_then(|bytes| {
+    let parsed = annotation_file::read(path).map_err(|e| e.to_string()).and_then(|bytes| {
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
         serde_json::from_slice::<Vec<Value>>(bytes).map_err(|e| format!("not a Label Studio export: {e}"))
     });

@@ -17,6 +17,7 @@
 //! # Ok::<(), vitpcm_data::DataError>(())
 //! ```
 
+mod annotation_file;
 mod class_folders;
 mod class_shares;
 mod coco;

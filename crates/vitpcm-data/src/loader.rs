@@ -156,7 +156,7 @@ impl Shared {
         let planes = resize_rgb8(image.as_raw(), from, (side, side), whole, maker.alignment);
         let planes = planes.iter().map(|value| value.round().clamp(0.0, 255.0) as u8).collect();
         let mask = match &self.options.pseudo_masks {
-            Some(masks) => masks.read(&tagged.mask_name())?,
+            Some(masks) => masks.read(&tagged.mask_name(), &self.options.limits)?,
             None => None,
         };
         let pseudo_mask = mask.map(|mask| ClassShares::of(&mask, maker.grid, maker.alignment));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use vitpcm_masks::resampling::{Alignment, Part, nearest_indices, resize_plane, resize_rgb8};
-use vitpcm_masks::{IGNORE, LabelMap, StoredScores, read_label_png};
+use vitpcm_masks::{IGNORE, LabelMap, StoredScores, read_label_png_within};
 
 /// Keys that keep the random streams of order and crops apart, and from those of training from tags.
 const ORDER: u64 = 3;
@@ -109,7 +109,7 @@ struct Decoded {
 impl CropMaker {
     fn decode(&self, pair: &MaskedImage, options: &LoaderOptions) -> Result<Decoded, DataError> {
         let image = read_image(&pair.image, &options.limits)?;
-        let mask = read_label_png(&pair.mask)?;
+        let mask = read_label_png_within(&pair.mask, options.limits.max_pixels)?;
         let size = (image.width() as usize, image.height() as usize);
         let refuse = |reason: String| Err(DataError::Image { path: pair.mask.clone(), reason });
         if mask.size() != size {

@@ -1,11 +1,11 @@
 //! Truth masks: where one comes from, and how it is read. They serve evaluation (and `TagSource::Masks`), and are
 //! kept apart from the images that training sees.
 
-use crate::DataError;
 use crate::coco::CocoObject;
+use crate::{DataError, ImageLimits};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use vitpcm_masks::{Classes, IGNORE, LabelMap, read_label_png, read_label_png_size};
+use vitpcm_masks::{Classes, IGNORE, LabelMap, read_label_png_size, read_label_png_within};
 
 /// Where the truth of one image comes from.
 #[derive(Clone, Debug)]
@@ -47,15 +47,18 @@ impl MaskSource {
     ///
     /// COCO objects are painted in the order of the file, the first wins where two overlap, crowds count as
     /// objects, and what no object covers is background. Objects of categories that are not among the classes are
-    /// passed over.
-    pub fn read(&self, classes: &Classes) -> Result<LabelMap, DataError> {
+    /// passed over. The size of a COCO mask is a word of the file: what exceeds `limits` is refused.
+    pub fn read(&self, classes: &Classes, limits: &ImageLimits) -> Result<LabelMap, DataError> {
         match self {
             MaskSource::Png(path) => {
-                let map = read_label_png(path)?;
+                let map = read_label_png_within(path, limits.max_pixels)?;
                 check_labels(path, &map, classes)?;
                 Ok(map)
             }
-            MaskSource::Coco(truth) => truth.paint(classes),
+            MaskSource::Coco(truth) => {
+                truth.check_size(limits)?;
+                truth.paint(classes)
+            }
         }
     }
 }
@@ -75,6 +78,16 @@ fn check_labels(path: &Path, map: &LabelMap, classes: &Classes) -> Result<(), Da
 }
 
 impl CocoTruth {
+    fn check_size(&self, limits: &ImageLimits) -> Result<(), DataError> {
+        let (width, height, most) = (self.width, self.height, limits.max_pixels);
+        if (width as u64).saturating_mul(height as u64) <= most {
+            return Ok(());
+        }
+        let reason =
+            format!("its annotations are for {width}×{height} pixels, more than the {most} that are read");
+        Err(DataError::Image { path: self.image.clone(), reason })
+    }
+
     fn paint(&self, classes: &Classes) -> Result<LabelMap, DataError> {
         let annotation_error = |source| DataError::Annotation { path: self.image.clone(), source };
         let empty = LabelMap::filled(self.width, self.height, 0).map_err(annotation_error)?;

@@ -1,7 +1,7 @@
 //! Splits: named sets of images, from lists, folders, or a seeded share.
 
 use crate::file_index::{file_name, without_extension};
-use crate::{DataError, Problem, ProblemKind};
+use crate::{DataError, Problem, ProblemKind, annotation_file};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -176,7 +176,7 @@ pub(crate) fn list_files(folder: &Path) -> Result<Vec<(String, PathBuf)>, DataEr
 /// The first column of a list file, with line numbers from 1. Files that are not UTF-8 are read lossily, as file
 /// names are.
 pub(crate) fn read_list(path: &Path) -> std::io::Result<Vec<(usize, String)>> {
-    let bytes = std::fs::read(path)?;
+    let bytes = annotation_file::read(path)?;
     let text = String::from_utf8_lossy(&bytes);
     let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim).enumerate();
     Ok(lines.filter(|(_, line)| !line.is_empty()).map(|(i, line)| (i + 1, line.to_string())).collect())

@@ -4,7 +4,7 @@
 
 use crate::file_index::{FileIndex, IMAGES};
 use crate::tag_rows::{ImageName, TagFile, TagRow};
-use crate::{Problem, ProblemKind};
+use crate::{Problem, ProblemKind, annotation_file};
 use std::path::Path;
 
 const IMAGE_HEADINGS: [&str; 9] =
@@ -16,7 +16,7 @@ const SPLIT_HEADINGS: [&str; 2] = ["split", "subset"];
 /// Reads the file. The index tells a first row that names an image from a heading.
 pub(crate) fn read(path: &Path, index: &FileIndex) -> TagFile {
     let mut file = TagFile::default();
-    let text = match std::fs::read(path) {
+    let text = match annotation_file::read(path) {
         // One kind of line end, so that lines are counted alike.
         Ok(bytes) => decode(&bytes).replace("\r\n", "\n"),
         Err(error) => {

@@ -2,14 +2,14 @@
 //! object a line. `file_name` and `labels` are understood for `image` and `tags`; `split` is optional.
 
 use crate::tag_rows::{ImageName, TagFile, TagRow};
-use crate::{Problem, ProblemKind};
+use crate::{Problem, ProblemKind, annotation_file};
 use serde_json::Value;
 use std::path::Path;
 
 /// Reads `tags.json`.
 pub(crate) fn read_json(path: &Path) -> TagFile {
     let mut file = TagFile::default();
-    let parsed = std::fs::read(path).map_err(|e| e.to_string()).and_then(|bytes| {
+    let parsed = annotation_file::read(path).map_err(|e| e.to_string()).and_then(|bytes| {
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
         serde_json::from_slice(bytes).map_err(|e| format!("not valid JSON: {e}"))
     });
@@ -41,7 +41,7 @@ pub(crate) fn read_json(path: &Path) -> TagFile {
 /// Reads `tags.jsonl`; a bad line is a problem, the others count.
 pub(crate) fn read_jsonl(path: &Path) -> TagFile {
     let mut file = TagFile::default();
-    let bytes = match std::fs::read(path) {
+    let bytes = match annotation_file::read(path) {
         Ok(bytes) => bytes,
         Err(error) => {
             file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, error.to_string()));

@@ -5,7 +5,7 @@ use crate::file_index::{FileIndex, file_name, without_extension};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
 use crate::tag_rows::problem_of_unresolved;
 use crate::xml_text::text_of_reference;
-use crate::{Difficult, MaskSource, Problem, ProblemKind, split};
+use crate::{Difficult, MaskSource, Problem, ProblemKind, annotation_file, split};
 use quick_xml::Reader;
 use quick_xml::events::Event;
 use rayon::prelude::*;
@@ -181,7 +181,7 @@ fn tags_of(objects: Vec<Object>, difficult: Difficult) -> Vec<String> {
 }
 
 fn read_objects(path: &Path) -> Result<Vec<Object>, Problem> {
-    match std::fs::read(path) {
+    match annotation_file::read(path) {
         Ok(bytes) => parse_objects(&String::from_utf8_lossy(&bytes)).map_err(|reason| {
             let detail = format!("{reason}; the image is left out");
             Problem::new(ProblemKind::UnreadableAnnotation, path, detail)

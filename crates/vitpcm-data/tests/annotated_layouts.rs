@@ -4,7 +4,7 @@ mod folders;
 
 use folders::{Folder, demand, problems, splits, tags};
 use std::collections::BTreeMap;
-use vitpcm_data::{DataError, Dataset, Difficult, Layout, OpenOptions, ProblemKind, SameName};
+use vitpcm_data::{DataError, Dataset, Difficult, ImageLimits, Layout, OpenOptions, ProblemKind, SameName};
 
 fn objects(names: &[&str]) -> String {
     let object = |name: &&str| {
@@ -45,7 +45,10 @@ fn a_devkit_is_found_at_its_folder_and_above() {
             BTreeMap::from([("a.jpg", vec!["cat", "dog"]), ("b.jpg", vec!["person"])])
         );
         assert_eq!(splits(&dataset), BTreeMap::from([("train", vec!["a.jpg"]), ("val", vec!["b.jpg"])]));
-        assert_eq!(dataset.truth(0).unwrap().read(dataset.classes()).unwrap().labels()[0], 12);
+        assert_eq!(
+            dataset.truth(0).unwrap().read(dataset.classes(), &ImageLimits::default()).unwrap().labels()[0],
+            12
+        );
     }
 }
 
@@ -169,7 +172,9 @@ fn coco_instances_give_tags_splits_and_masks() {
     assert_eq!(tags(&dataset), BTreeMap::from([(five, vec!["car", "toothbrush"]), (nine, vec!["car"])]));
     assert_eq!(splits(&dataset), BTreeMap::from([("train2014", vec![five, nine])]));
 
-    let labels = |index: usize| dataset.truth(index).unwrap().read(dataset.classes()).unwrap().into_labels();
+    let labels = |index: usize| {
+        dataset.truth(index).unwrap().read(dataset.classes(), &ImageLimits::default()).unwrap().into_labels()
+    };
     // The first annotation covers columns 0 to 2, the crowd columns 2 and 3: column 2 goes to the first.
     assert_eq!(labels(0), [2, 2, 2, 1, 0, 0].repeat(4));
     // Runs 0, 8, 16: the first two columns.
@@ -226,8 +231,14 @@ fn malformed_coco_shapes_are_errors_of_their_image_only() {
     folder.images(["COCO_train_5.jpg", "COCO_train_9.jpg"]);
     folder.file("instances_train.json", wrong);
     let dataset = folder.open();
-    let message =
-        |index: usize| dataset.truth(index).unwrap().read(dataset.classes()).unwrap_err().to_string();
+    let message = |index: usize| {
+        dataset
+            .truth(index)
+            .unwrap()
+            .read(dataset.classes(), &ImageLimits::default())
+            .unwrap_err()
+            .to_string()
+    };
     assert!(
         message(0).contains("COCO_train_5.jpg") && message(0).contains("cover 16 pixels"),
         "{}",

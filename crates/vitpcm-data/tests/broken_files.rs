@@ -9,7 +9,7 @@ use folders::{Folder, demand, picture, problems};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
-use vitpcm_data::{InspectOptions, Inspection, ProblemKind, inspect};
+use vitpcm_data::{ImageLimits, InspectOptions, Inspection, ProblemKind, inspect};
 use vitpcm_masks::{LabelMap, write_label_png};
 
 /// A PNG whose header claims a size and whose pixels are missing.
@@ -168,4 +168,21 @@ fn every_broken_file_is_named_with_its_reason_within_500_megabytes() {
         let kilobytes: u64 = peak.trim_end_matches(" kB").parse().unwrap();
         assert!(kilobytes < 500_000, "{peak}");
     }
+}
+
+#[test]
+fn coco_annotations_cannot_ask_for_more_pixels_than_are_read() {
+    // Found by the fuzzer (`coco`): 630 bytes that took 360 MB.
+    let folder = Folder::new();
+    folder.images(["a.jpg"]);
+    folder.file(
+        "instances_default.json",
+        r#"{"images": [{"id": 1, "file_name": "a.jpg", "width": 44967295, "height": 8}],
+            "categories": [{"id": 3, "name": "dog"}],
+            "annotations": [{"id": 1, "image_id": 1, "category_id": 3, "segmentation": [[1, 1, 6, 1, 6, 6]]}]}"#,
+    );
+    let dataset = folder.open();
+    let truth = dataset.truth(0).unwrap();
+    let message = truth.read(dataset.classes(), &ImageLimits::default()).unwrap_err().to_string();
+    assert!(message.contains("a.jpg") && message.contains("44967295×8"), "{message}");
 }

@@ -4,7 +4,7 @@ mod folders;
 
 use folders::{Folder, demand, problems, splits, tags};
 use std::collections::BTreeMap;
-use vitpcm_data::{Dataset, Layout, OpenOptions, ProblemKind, SplitBy};
+use vitpcm_data::{Dataset, ImageLimits, Layout, OpenOptions, ProblemKind, SplitBy};
 
 /// Tags that a tag file of this content gives to the images a.jpg, b.jpg and sub/c.png.
 #[track_caller]
@@ -220,8 +220,11 @@ fn masks_lie_beside_the_images_and_never_in_the_samples() {
     folder.mask("masks/b.png", 1);
     folder.mask("masks/left.png", 1);
     let dataset = folder.open();
-    let labels =
-        |index: usize| dataset.truth(index).map(|truth| truth.read(dataset.classes()).unwrap().labels()[0]);
+    let labels = |index: usize| {
+        dataset
+            .truth(index)
+            .map(|truth| truth.read(dataset.classes(), &ImageLimits::default()).unwrap().labels()[0])
+    };
     assert_eq!(tags(&dataset).into_keys().collect::<Vec<_>>(), ["b.jpg", "c.jpg", "x/a.jpg"]);
     assert_eq!([labels(0), labels(1), labels(2)], [Some(1), None, Some(2)]);
     assert_eq!(dataset.images()[2].mask_name().to_str(), Some("x/a.png"));

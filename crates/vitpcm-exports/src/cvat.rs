@@ -92,8 +92,8 @@ impl ReadLabelMap {
     }
 
     /// The mask of a picture in these colours.
-    pub(crate) fn mask(&self, png: &[u8]) -> Result<LabelMap, String> {
-        let (width, height, colours) = png_pixels::colours(png)?;
+    pub(crate) fn mask(&self, png: &[u8], max_pixels: u64) -> Result<LabelMap, String> {
+        let (width, height, colours) = png_pixels::colours(png, max_pixels)?;
         let label = |colour: &[u8; 3]| {
             let label = self.label_of_colour.get(colour).copied();
             label.ok_or_else(|| format!("the colour {colour:?}, which {LABEL_MAP} does not declare"))

@@ -6,7 +6,7 @@ use crate::labelled_image::Photograph;
 use std::fs;
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
-use vitpcm_masks::atomic_file::AtomicFile;
+use vitpcm_masks::atomic_file::{AtomicFile, temporary_beside};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
@@ -104,10 +104,7 @@ fn copy(source: &Path, path: &Path) -> io::Result<()> {
 
 /// A second name for one file, in place of whatever had that name.
 fn link(source: &Path, path: &Path) -> io::Result<()> {
-    let mut temporary = std::ffi::OsString::from(".");
-    temporary.push(path.file_name().unwrap_or_default());
-    temporary.push(format!(".{}.link", std::process::id()));
-    let temporary = path.with_file_name(temporary);
+    let temporary = temporary_beside(path)?;
     fs::hard_link(source, &temporary)?;
     let result = fs::rename(&temporary, path);
     // Renaming onto another name of the same file does nothing, and leaves this one.

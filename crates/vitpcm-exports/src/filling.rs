@@ -6,7 +6,7 @@ use crate::outlines::Corner;
 use crate::parts::Parts;
 use crate::polygons::PolygonPart;
 use std::ops::Range;
-use vitpcm_masks::{LabelMap, MAX_MASK_PIXELS};
+use vitpcm_masks::LabelMap;
 
 /// Visits the spans of pixels inside the rings, as row and range of columns, clipped to the image.
 pub(crate) fn for_each_span(
@@ -102,11 +102,12 @@ pub(crate) struct Canvas {
 }
 
 impl Canvas {
-    /// All background. The size is a file's word: larger masks than are read anywhere else are refused.
-    pub(crate) fn new(width: usize, height: usize) -> Result<Canvas, String> {
-        match width.checked_mul(height).filter(|num_pixels| (1..=MAX_MASK_PIXELS).contains(num_pixels)) {
+    /// All background. The size is a file's word: it is refused above a limit.
+    pub(crate) fn new((width, height): (usize, usize), max_pixels: u64) -> Result<Canvas, String> {
+        let is_taken = |num_pixels: &usize| (1..=max_pixels).contains(&(*num_pixels as u64));
+        match width.checked_mul(height).filter(is_taken) {
             Some(num_pixels) => Ok(Canvas { width, height, labels: vec![0; num_pixels] }),
-            None => Err(format!("{width}×{height} pixels; expected 1 to {MAX_MASK_PIXELS} in all")),
+            None => Err(format!("{width}×{height} pixels; expected 1 to {max_pixels} in all")),
         }
     }
 

@@ -266,11 +266,16 @@ impl ReadImage {
     }
 
     /// Paints the strokes in their order. Each says the size of the image; `size` serves where there is none.
-    pub(crate) fn mask(&self, classes: &Classes, size: Option<(usize, usize)>) -> Result<LabelMap, String> {
+    pub(crate) fn mask(
+        &self,
+        classes: &Classes,
+        size: Option<(usize, usize)>,
+        max_pixels: u64,
+    ) -> Result<LabelMap, String> {
         let mut strokes = self.regions.iter().filter(|region| !region.value.rle.is_empty()).peekable();
         let size = strokes.peek().map(|stroke| (stroke.original_width, stroke.original_height)).or(size);
-        let (width, height) = size.ok_or("no brush stroke, so that the size of the image is not known")?;
-        let mut canvas = Canvas::new(width, height)?;
+        let size = size.ok_or("no brush stroke, so that the size of the image is not known")?;
+        let mut canvas = Canvas::new(size, max_pixels)?;
         for region in strokes {
             let (width, height) = (region.original_width, region.original_height);
             if (width, height) != canvas.size() {

@@ -116,8 +116,8 @@ impl ReadFile {
     }
 
     /// Paints the shapes in their order, as Labelme's own converters do: later ones cover earlier ones.
-    pub(crate) fn mask(&self, classes: &Classes) -> Result<LabelMap, String> {
-        let mut canvas = Canvas::new(self.image_width, self.image_height)?;
+    pub(crate) fn mask(&self, classes: &Classes, max_pixels: u64) -> Result<LabelMap, String> {
+        let mut canvas = Canvas::new((self.image_width, self.image_height), max_pixels)?;
         for shape in &self.shapes {
             let label = match classes.index_of(&shape.label) {
                 Some(index) => index as u8,
@@ -125,14 +125,14 @@ impl ReadFile {
                 None if shape.label == RESERVED[1] => 0,
                 None => return Err(format!("the label `{}` is not among the classes", shape.label)),
             };
-            shape.paint(&mut canvas, label)?;
+            shape.paint(&mut canvas, label, max_pixels)?;
         }
         Ok(canvas.into_map())
     }
 }
 
 impl ReadShape {
-    fn paint(&self, canvas: &mut Canvas, label: u8) -> Result<(), String> {
+    fn paint(&self, canvas: &mut Canvas, label: u8, max_pixels: u64) -> Result<(), String> {
         match (self.shape_type.as_deref().unwrap_or("polygon"), &self.points[..]) {
             ("polygon", points) => canvas.polygon(points, label),
             ("rectangle", &[(x0, y0), (x1, y1)]) => {
@@ -141,10 +141,10 @@ impl ReadShape {
             ("mask", &[(left, top), ..]) => {
                 let text = self.mask.as_deref().ok_or("a shape of type `mask` without one")?;
                 let png = BASE64_STANDARD.decode(text).map_err(|error| format!("a mask: {error}"))?;
-                let (width, _, colours) = png_pixels::colours(&png)?;
+                let (width, _, colours) = png_pixels::colours(&png, max_pixels)?;
                 let (left, top) = (left.max(0.0) as usize, top.max(0.0) as usize);
                 for (i, _) in colours.iter().enumerate().filter(|(_, colour)| **colour != [0; 3]) {
-                    canvas.pixel(left + i % width, top + i / width, label);
+                    canvas.pixel(left.saturating_add(i % width), top.saturating_add(i / width), label);
                 }
             }
             (other, points) => {

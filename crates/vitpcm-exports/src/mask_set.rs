@@ -9,7 +9,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use vitpcm_data::{ImageFile, ImageLimits, MaskSource, find_images, read_coco_masks, read_image_header};
-use vitpcm_masks::{Classes, LabelMap, MAX_MASK_PIXELS, mask_files, read_label_png};
+use vitpcm_masks::{Classes, LabelMap, mask_files, read_label_png_within};
 use zip::ZipArchive;
 
 /// Masks that lie next to their class list have it in this file.
@@ -42,6 +42,7 @@ pub struct MaskSet {
     format: MaskSetFormat,
     classes: Classes,
     images: Vec<Item>,
+    limits: ImageLimits,
 }
 
 #[derive(Debug)]
@@ -148,7 +149,12 @@ impl MaskSet {
                 ));
             }
         }
-        Ok(MaskSet { format, classes, images: found.images })
+        Ok(MaskSet { format, classes, images: found.images, limits: ImageLimits::default() })
+    }
+
+    /// The same masks, read within other limits than the usual ones.
+    pub fn with_limits(self, limits: ImageLimits) -> MaskSet {
+        MaskSet { limits, ..self }
     }
 
     /// What the set was recognised as.
@@ -184,26 +190,18 @@ impl MaskSet {
     /// Reads the mask of an image.
     pub fn read(&self, index: usize) -> Result<LabelMap, ExportError> {
         let Item { file_name, photograph, place } = &self.images[index];
-        let classes = &self.classes;
+        let (classes, max_pixels) = (&self.classes, self.limits.max_pixels);
+        let size_of_image = |path: &Path| size_of_image(path, &self.limits);
         let bad = |path: &Path| {
             let path = path.to_path_buf();
             move |reason: String| ExportError::BadFile { path, reason }
         };
         match place {
-            Place::Png(path) => Ok(read_label_png(path)?),
-            Place::Coco(source) => {
-                let (width, height) = source.size()?;
-                if width.checked_mul(height).is_none_or(|num_pixels| num_pixels > MAX_MASK_PIXELS) {
-                    return Err(ExportError::bad_file(
-                        file_name,
-                        format!("{width}×{height} pixels are too many"),
-                    ));
-                }
-                Ok(source.read(classes)?)
-            }
-            Place::Labelme(path) => {
-                labelme::ReadFile::parse(&read(path)?).and_then(|file| file.mask(classes)).map_err(bad(path))
-            }
+            Place::Png(path) => Ok(read_label_png_within(path, max_pixels)?),
+            Place::Coco(source) => Ok(source.read(classes, &self.limits)?),
+            Place::Labelme(path) => labelme::ReadFile::parse(&read(path)?)
+                .and_then(|file| file.mask(classes, max_pixels))
+                .map_err(bad(path)),
             Place::Yolo(path) => {
                 let photograph = photograph.as_deref();
                 let size = photograph.map(size_of_image).transpose()?.ok_or_else(|| {
@@ -212,16 +210,17 @@ impl MaskSet {
                 })?;
                 // An image in which there is nothing need not have a file.
                 let text = if path.exists() { read(path)? } else { Vec::new() };
-                yolo::read_mask(&String::from_utf8_lossy(&text), size, classes.len()).map_err(bad(path))
+                yolo::read_mask(&String::from_utf8_lossy(&text), size, classes.len(), max_pixels)
+                    .map_err(bad(path))
             }
             Place::LabelStudio { tasks, image } => {
                 let size = photograph.as_deref().map(size_of_image).transpose()?;
                 let in_task = |reason: String| format!("{file_name}: {reason}");
-                image.mask(classes, size).map_err(in_task).map_err(bad(tasks))
+                image.mask(classes, size, max_pixels).map_err(in_task).map_err(bad(tasks))
             }
             Place::Cvat { store, entry } => {
                 let bytes = store.read(entry)?;
-                store.labels.mask(&bytes).map_err(bad(&store.path.join(entry)))
+                store.labels.mask(&bytes, max_pixels).map_err(bad(&store.path.join(entry)))
             }
         }
     }
@@ -260,8 +259,8 @@ fn read(path: &Path) -> Result<Vec<u8>, ExportError> {
     fs::read(path).map_err(|e| ExportError::io(path, e))
 }
 
-fn size_of_image(path: &Path) -> Result<(usize, usize), ExportError> {
-    let header = read_image_header(path, &ImageLimits::default())?;
+fn size_of_image(path: &Path, limits: &ImageLimits) -> Result<(usize, usize), ExportError> {
+    let header = read_image_header(path, limits)?;
     Ok((header.width as usize, header.height as usize))
 }
 

@@ -103,8 +103,9 @@ pub(crate) fn read_mask(
     text: &str,
     (width, height): (usize, usize),
     num_classes: usize,
+    max_pixels: u64,
 ) -> Result<LabelMap, String> {
-    let mut canvas = Canvas::new(width, height)?;
+    let mut canvas = Canvas::new((width, height), max_pixels)?;
     let mut objects: Vec<(u8, Vec<(f64, f64)>)> = Vec::new();
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         let numbers: Option<Vec<f64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();

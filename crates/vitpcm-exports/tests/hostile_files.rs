@@ -81,7 +81,10 @@ fn what_misleads_is_refused_with_the_reason() {
         &labelme(4, r#"{"label": "a", "points": [[1, 1]], "shape_type": "point"}"#),
         "a shape of type `point` with 1 points",
     );
-    check(r#"{"images": [{"id": 1, "file_name": "a", "width": 90000, "height": 90000}]}"#, "too many");
+    check(
+        r#"{"images": [{"id": 1, "file_name": "a", "width": 90000, "height": 90000}]}"#,
+        "90000×90000 pixels, more than the",
+    );
     check(
         r#"[{"data": {"image": "a"}, "predictions": [{"result": [{"original_width": 2, "original_height": 2,
             "value": {"brushlabels": ["a"], "rle": [0, 0, 0, 99, 57, 8, 119]}}]}]}]"#,

@@ -5,6 +5,7 @@ mod exports;
 mod http;
 mod masks;
 mod pictures;
+mod resnets;
 mod settings;
 mod weights;
 
@@ -48,6 +49,9 @@ pub static TARGETS: &[Target] = &[
     weights::TFJS,
     weights::MODEL,
     weights::STATE,
+    resnets::RESNET,
+    resnets::RESNET_TFJS,
+    resnets::XCEPTION,
     data_sets::COCO,
     data_sets::VOC_XML,
     data_sets::TAGS_CSV,

@@ -1,5 +1,6 @@
 //! Files that appear whole or not at all: written beside their place under another name, then renamed.
 
+use crate::folder_lock;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -64,8 +65,30 @@ pub fn write(path: &Path, fill: impl FnOnce(&mut AtomicFile) -> io::Result<()>) 
     file.commit()
 }
 
+/// Removes what processes of this machine that are gone left half-written below a folder.
+pub(crate) fn remove_leftovers(folder: &Path) {
+    for entry in walkdir::WalkDir::new(folder).into_iter().flatten() {
+        let writer = entry.file_name().to_str().and_then(writer_of);
+        if entry.file_type().is_file() && writer.is_some_and(|process| !folder_lock::is_running(process)) {
+            // One that stays is in nobody's way.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// The process that gave a temporary file its name: 71 of `.mask.png.71-3.tmp`.
+fn writer_of(name: &str) -> Option<u32> {
+    let name = name.strip_prefix('.')?.strip_suffix(".tmp")?;
+    let (process, count) = name.rsplit_once('.')?.1.split_once('-')?;
+    count.parse::<u64>().ok()?;
+    process.parse().ok()
+}
+
 /// A name no other thread or process uses, in the same folder so that the rename stays on one file system.
-fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
+///
+/// What is left under such a name by a process that was killed goes when its folder is next taken
+/// ([`FolderLock::take`](crate::FolderLock::take)).
+pub fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let name = path
         .file_name()
@@ -79,6 +102,21 @@ fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_processes_that_are_gone_left_half_written_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("last")).unwrap();
+        let own = temporary_beside(Path::new("a.png")).unwrap();
+        let stay = [own.to_str().unwrap(), "last/mask.png", ".notes.tmp", ".a.b-c.tmp", "x.4294967295-0.tmp"];
+        let go = [".mask.png.4294967295-0.tmp", "last/.state.safetensors.4294967294-12.tmp"];
+        for name in stay.iter().chain(&go) {
+            fs::write(folder.path().join(name), "half").unwrap();
+        }
+        remove_leftovers(folder.path());
+        let is_there = |name: &&str| folder.path().join(name).exists();
+        assert!(stay.iter().all(is_there) && !go.iter().any(|name| is_there(&name)));
+    }
 
     #[test]
     fn a_failed_write_leaves_the_old_file_and_no_rubbish() {

@@ -1,6 +1,6 @@
 //! The names of the classes. Index 0 is always the background; 255 is never a class.
 
-use crate::MaskError;
+use crate::{MaskError, text_file};
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -91,7 +91,7 @@ impl Classes {
 
     /// One name a line; empty lines and what follows a `#` at the start of a line are passed over.
     pub fn from_file(path: &Path) -> Result<Self, MaskError> {
-        let text = std::fs::read_to_string(path).map_err(|e| MaskError::io(path, e))?;
+        let text = text_file::read(path).map_err(|e| MaskError::io(path, e))?;
         let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
         let classes = Self::from_names(lines.filter(|line| !line.is_empty() && !line.starts_with('#')))
             .map_err(|error| MaskError::BadClasses(format!("{}: {error}", path.display())))?;

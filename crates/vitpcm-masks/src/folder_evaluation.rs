@@ -1,7 +1,7 @@
 //! Folders of masks against folders of masks. One image at a time on every core: memory does not grow with their
 //! number. A bad file is named and the rest is counted.
 
-use crate::{ConfusionMatrix, MaskError, read_label_png};
+use crate::{ConfusionMatrix, MaskError, read_label_png_within};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -117,11 +117,12 @@ impl FolderEvaluation {
     }
 }
 
-/// Counts all pairs into one confusion matrix, on every core; the result does not depend on their number.
-pub fn evaluate_pairs(pairs: &[MaskPair], num_classes: usize) -> FolderEvaluation {
+/// Counts all pairs into one confusion matrix, on every core; the result does not depend on their number. Masks of more
+/// than `max_pixels` pixels are refused ([`MAX_MASK_PIXELS`](crate::MAX_MASK_PIXELS) is the usual limit).
+pub fn evaluate_pairs(pairs: &[MaskPair], num_classes: usize, max_pixels: u64) -> FolderEvaluation {
     let empty = || FolderEvaluation::empty(num_classes);
     let count = |mut evaluation: FolderEvaluation, pair: &MaskPair| {
-        match add_pair(&mut evaluation.matrix, pair) {
+        match add_pair(&mut evaluation.matrix, pair, max_pixels) {
             Ok(()) => evaluation.num_images += 1,
             Err(error) => {
                 evaluation.failures.push(MaskFailure { prediction: pair.prediction.clone(), error });
@@ -133,9 +134,9 @@ pub fn evaluate_pairs(pairs: &[MaskPair], num_classes: usize) -> FolderEvaluatio
     pairs.par_iter().fold(empty, count).reduce(empty, FolderEvaluation::merged)
 }
 
-fn add_pair(matrix: &mut ConfusionMatrix, pair: &MaskPair) -> Result<(), MaskError> {
-    let prediction = read_label_png(&pair.prediction)?;
-    matrix.add(&prediction, &read_label_png(&pair.truth)?)
+fn add_pair(matrix: &mut ConfusionMatrix, pair: &MaskPair, max_pixels: u64) -> Result<(), MaskError> {
+    let prediction = read_label_png_within(&pair.prediction, max_pixels)?;
+    matrix.add(&prediction, &read_label_png_within(&pair.truth, max_pixels)?)
 }
 
 #[cfg(test)]
@@ -165,7 +166,7 @@ mod tests {
         let found = MaskPairs::find(&predictions, &truths, None).unwrap();
         assert_eq!(found.without_truth, [PathBuf::from("c")]);
         assert_eq!(found.without_prediction, [PathBuf::from("d")]);
-        let evaluation = evaluate_pairs(&found.pairs, 2);
+        let evaluation = evaluate_pairs(&found.pairs, 2, 100);
         assert_eq!((evaluation.num_images, evaluation.matrix.count(1, 1)), (1, 1));
         assert_eq!(evaluation.failures.len(), 1);
         assert!(evaluation.failures[0].prediction.ends_with("b.png"));

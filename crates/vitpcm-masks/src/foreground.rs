@@ -2,7 +2,7 @@
 //! the measure of the ViT-PCM paper, over all pixels, and by that of DINO, image by image.
 
 use crate::evaluation::{mean, percent};
-use crate::{IGNORE, LabelMap, MaskError, read_label_png};
+use crate::{IGNORE, LabelMap, MaskError, read_label_png_within};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -54,9 +54,11 @@ pub struct ForegroundEvaluation {
     pub failures: Vec<(PathBuf, MaskError)>,
 }
 
-/// Scores all images, on every core; the result does not depend on their number.
-pub fn evaluate_foreground(images: &[MaskCandidates]) -> ForegroundEvaluation {
-    let compared: Vec<Result<ImageScores, MaskError>> = images.par_iter().map(compare_files).collect();
+/// Scores all images, on every core; the result does not depend on their number. Masks of more than `max_pixels` pixels are
+/// refused.
+pub fn evaluate_foreground(images: &[MaskCandidates], max_pixels: u64) -> ForegroundEvaluation {
+    let compare = |image| compare_files(image, max_pixels);
+    let compared: Vec<Result<ImageScores, MaskError>> = images.par_iter().map(compare).collect();
     let mut scores = Vec::with_capacity(images.len());
     let mut failures = Vec::new();
     for (image, result) in images.iter().zip(compared) {
@@ -68,9 +70,9 @@ pub fn evaluate_foreground(images: &[MaskCandidates]) -> ForegroundEvaluation {
     ForegroundEvaluation { num_images: scores.len(), scores: summed(&scores), failures }
 }
 
-fn compare_files(image: &MaskCandidates) -> Result<ImageScores, MaskError> {
-    let truth = read_label_png(&image.truth)?;
-    let predictions = image.predictions.iter().map(|path| read_label_png(path));
+fn compare_files(image: &MaskCandidates, max_pixels: u64) -> Result<ImageScores, MaskError> {
+    let truth = read_label_png_within(&image.truth, max_pixels)?;
+    let predictions = image.predictions.iter().map(|path| read_label_png_within(path, max_pixels));
     ImageScores::new(&predictions.collect::<Result<Vec<_>, _>>()?, &truth)
 }
 

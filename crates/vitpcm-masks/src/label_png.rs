@@ -10,13 +10,13 @@ use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::path::Path;
 
-/// The largest mask that is read: a quarter of a gigapixel. A hostile header cannot make us allocate more.
-pub const MAX_MASK_PIXELS: usize = 1 << 28;
+/// The largest mask that is read where nothing else is said, in pixels: as many as `segment` takes by default.
+pub const MAX_MASK_PIXELS: u64 = 400_000_000;
 
 /// Deflate packs at most 1032 bytes into one: a header that promises more is not believed.
-const MAX_INFLATION: u64 = 1032;
+pub const MAX_INFLATION: u64 = 1032;
 /// Tiny pictures may have any header.
-const INFLATION_ALLOWANCE: u64 = 1 << 16;
+pub const INFLATION_ALLOWANCE: u64 = 1 << 16;
 
 /// Writes an 8-bit indexed PNG in the VOC palette; the file appears whole or not at all.
 pub fn write_label_png(path: &Path, map: &LabelMap) -> Result<(), MaskError> {
@@ -46,9 +46,14 @@ pub fn read_label_png_size(path: &Path) -> Result<(usize, usize), MaskError> {
 /// Reads a mask: indexed or grey PNG of 1 to 8 bits, 16-bit grey with values below 256, or a colour picture made of
 /// VOC palette colours only.
 pub fn read_label_png(path: &Path) -> Result<LabelMap, MaskError> {
+    read_label_png_within(path, MAX_MASK_PIXELS)
+}
+
+/// [`read_label_png`] with another limit than [`MAX_MASK_PIXELS`].
+pub fn read_label_png_within(path: &Path, max_pixels: u64) -> Result<LabelMap, MaskError> {
     let (decoder, (width, height)) = open(path)?;
-    if checked_num_pixels(width, height)? > MAX_MASK_PIXELS {
-        let found = format!("{width}×{height} pixels, more than the {MAX_MASK_PIXELS} that are read");
+    if checked_num_pixels(width, height)? as u64 > max_pixels {
+        let found = format!("{width}×{height} pixels, more than the {max_pixels} that are read");
         return Err(MaskError::NotALabelMap { path: path.to_path_buf(), found });
     }
     let bad_png = |reason: String| MaskError::BadPng { path: path.to_path_buf(), reason };

@@ -22,6 +22,7 @@ mod confusion_picture;
 mod error;
 mod evaluation;
 mod folder_evaluation;
+mod folder_lock;
 mod foreground;
 mod label_map;
 mod label_png;
@@ -33,6 +34,7 @@ mod score_file;
 mod score_map;
 mod sureness;
 mod symmetry;
+pub mod text_file;
 
 pub use classes::{BACKGROUND, Classes};
 pub use confusion_picture::confusion_svg;
@@ -41,10 +43,12 @@ pub use evaluation::{ClassScores, ConfusionMatrix, Scores};
 pub use folder_evaluation::{
     FolderEvaluation, MaskFailure, MaskPair, MaskPairs, PICTURE_FOLDERS, evaluate_pairs, mask_files,
 };
+pub use folder_lock::{FolderLock, FolderLockError, Holder, LOCK_FILE};
 pub use foreground::{ForegroundEvaluation, ForegroundScores, MaskCandidates, evaluate_foreground};
 pub use label_map::{IGNORE, LabelMap};
 pub use label_png::{
-    MAX_MASK_PIXELS, encode_label_png, read_label_png, read_label_png_size, write_label_png,
+    INFLATION_ALLOWANCE, MAX_INFLATION, MAX_MASK_PIXELS, encode_label_png, read_label_png,
+    read_label_png_size, read_label_png_within, write_label_png,
 };
 pub use npy::encoded as npy_bytes;
 pub use picture::{Picture, heat_map, mask_layer_png, overlay, viridis};

@@ -11,8 +11,10 @@ use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-/// The largest array that is read from an `.npz` file: no header can make us allocate more.
-const MAX_ARRAY_BYTES: u64 = 1 << 30;
+/// The largest score map that is read from an `.npz` file, in bytes: 81 classes for the patches of 400 million pixels.
+const MAX_SCORE_BYTES: u64 = 1 << 28;
+/// The same for what is said about it.
+const MAX_WORD_BYTES: u64 = 1 << 20;
 
 /// A score map with what is needed to make a mask of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,20 +66,22 @@ impl StoredScores {
         let bad = |reason: String| MaskError::BadScoreFile { path: path.to_path_buf(), reason };
         let file = File::open(path).map_err(|e| MaskError::io(path, e))?;
         let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|e| bad(e.to_string()))?;
-        let mut entry = |name: &str| -> Result<Vec<u8>, MaskError> {
+        let mut entry = |name: &str, most: u64| -> Result<Vec<u8>, MaskError> {
             let file = archive.by_name(&format!("{name}.npy"));
             let file = file.map_err(|_| bad(format!("no array `{name}`")))?;
-            let mut bytes = Vec::new();
-            let limited = &mut file.take(MAX_ARRAY_BYTES + 1);
-            limited.read_to_end(&mut bytes).map_err(|e| bad(format!("`{name}`: {e}")))?;
-            if bytes.len() as u64 > MAX_ARRAY_BYTES {
-                return Err(bad(format!("`{name}` has more than {MAX_ARRAY_BYTES} bytes")));
+            let too_long = || bad(format!("`{name}` has more than {most} bytes"));
+            // By its own word first; what lies is found out below.
+            if file.size() > most {
+                return Err(too_long());
             }
-            Ok(bytes)
+            let mut bytes = Vec::new();
+            file.take(most + 1).read_to_end(&mut bytes).map_err(|e| bad(format!("`{name}`: {e}")))?;
+            if bytes.len() as u64 > most { Err(too_long()) } else { Ok(bytes) }
         };
-        let (scores, classes, size) = (entry("scores")?, entry("classes")?, entry("size")?);
+        let (classes, size) = (entry("classes", MAX_WORD_BYTES)?, entry("size", MAX_WORD_BYTES)?);
         // Files of other programs need not say it.
-        let alignment = entry("alignment").ok();
+        let alignment = entry("alignment", MAX_WORD_BYTES).ok();
+        let scores = entry("scores", MAX_SCORE_BYTES)?;
         let in_array = |name: &'static str| move |reason: String| bad(format!("`{name}`: {reason}"));
 
         let scores = Array::parse(&scores).map_err(in_array("scores"))?;
@@ -157,6 +161,26 @@ mod tests {
                 let _ = StoredScores::read(&path); // some flips change nothing that matters; none may panic
             }
         }
+    }
+
+    #[test]
+    fn score_maps_that_inflate_without_end_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bomb.npz");
+        let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
+        let mut archive = ZipWriter::new(File::create(&path).unwrap());
+        for name in ["classes", "size", "scores"] {
+            archive.start_file(format!("{name}.npy"), options).unwrap();
+            let zeros = vec![0; 1 << 20];
+            (0..if name == "scores" { 300 } else { 1 }).for_each(|_| archive.write_all(&zeros).unwrap());
+        }
+        archive.finish().unwrap();
+        assert!(std::fs::metadata(&path).unwrap().len() < 400_000);
+        let message = StoredScores::read(&path).unwrap_err().to_string();
+        assert!(
+            message.contains("bomb.npz") && message.contains("`scores` has more than 268435456 bytes"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::path::Path;
 use vitpcm_masks::resampling::{Alignment, nearest_indices};
 use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap, ScoreMap, read_label_png};
-use vitpcm_masks::{MaskPair, evaluate_pairs};
+use vitpcm_masks::{MAX_MASK_PIXELS, MaskPair, evaluate_pairs};
 
 fn reference(name: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../reference/masks").join(name);
@@ -123,7 +123,7 @@ fn real_masks_against_themselves_score_exactly_100_and_background_alone_its_shar
     assert_eq!(masks.len(), 120);
     let pairs: Vec<_> =
         masks.iter().map(|path| MaskPair { prediction: path.clone(), truth: path.clone() }).collect();
-    let evaluation = evaluate_pairs(&pairs, 21);
+    let evaluation = evaluate_pairs(&pairs, 21, MAX_MASK_PIXELS);
     let scores = evaluation.matrix.scores(&Classes::voc());
     assert_eq!(
         (evaluation.num_images, scores.mean_iou, scores.pixel_accuracy),

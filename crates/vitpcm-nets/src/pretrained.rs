@@ -8,11 +8,11 @@ use candle_core::Device;
 
 use crate::backbone::BackboneConfig;
 use crate::error::{NetsError, Result};
-use crate::import::import_backbone;
+use crate::import::ImportedBackbone;
 use crate::normalisation::Normalisation;
 use crate::parameters::Parameters;
 use crate::resnet::ResNetVariant;
-use crate::resnet_import::{ResNetNaming, import_resnet};
+use crate::resnet_import::{ImportedResNet, ResNetNaming};
 use crate::variants::Variant;
 use crate::weight_file::WeightFile;
 use crate::xception::XceptionVariant;
@@ -34,11 +34,15 @@ pub struct PretrainedBackbone {
 impl PretrainedBackbone {
     /// Imports the backbone of a file. With `expected`, it must be the variant of that name.
     pub fn import(path: impl AsRef<Path>, expected: Option<&str>, device: &Device) -> Result<Self> {
-        let path = path.as_ref();
-        let file = WeightFile::open(path)?;
+        Self::from_weight_file(&WeightFile::open(path)?, expected, device)
+    }
+
+    /// [`import`](Self::import) from a file that is open.
+    pub fn from_weight_file(file: &WeightFile, expected: Option<&str>, device: &Device) -> Result<Self> {
         let names = || file.entries().map(|entry| entry.name.as_str());
         if ResNetNaming::recognise(names()).is_some() {
-            let imported = import_resnet(path, named(expected, ResNetVariant::named)?, device)?;
+            let imported =
+                ImportedResNet::from_weight_file(file, named(expected, ResNetVariant::named)?, device)?;
             return Ok(Self {
                 config: imported.summary.config.into(),
                 naming: imported.summary.naming.to_string(),
@@ -46,9 +50,9 @@ impl PretrainedBackbone {
                 parameters: imported.parameters,
             });
         }
-        if is_xception(&file) {
+        if is_xception(file) {
             let expected = named(expected, XceptionVariant::named)?.map(|variant| variant.config());
-            let (config, parameters) = import_xception(&file, expected, device)?;
+            let (config, parameters) = import_xception(file, expected, device)?;
             return Ok(Self {
                 config: config.into(),
                 naming: "Keras".to_owned(),
@@ -57,7 +61,7 @@ impl PretrainedBackbone {
                 parameters,
             });
         }
-        let imported = import_backbone(path, named(expected, Variant::named)?, device)?;
+        let imported = ImportedBackbone::from_weight_file(file, named(expected, Variant::named)?, device)?;
         Ok(Self {
             config: imported.summary.config.into(),
             naming: imported.summary.naming.to_string(),

@@ -2,7 +2,7 @@
 //! generations. Brings all of them into one form: RGB in, channels last, no bias beside a norm. Strict, as the import
 //! of ViTs is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -71,32 +71,42 @@ pub fn import_resnet(
     expected: Option<ResNetVariant>,
     device: &Device,
 ) -> Result<ImportedResNet> {
-    let file = WeightFile::open(path)?;
-    let summary = summarise(&file, expected)?;
-    let sources = sources(&file, summary.naming);
-    let mut parameters = Parameters::new();
-    for ParameterShape { name, shape } in summary.config.parameter_shapes() {
-        let Some(entry) = sources.get(&name) else { continue };
-        let mut values = file.read_f32(entry)?;
-        if let &[out, kernel, _, inputs] = shape.as_slice() {
-            values = match summary.naming {
-                ResNetNaming::Torchvision => channels_last(&values, out, inputs, kernel * kernel),
-                _ => outputs_first(&values, kernel * kernel * inputs, out),
-            };
-            if name == "conv1.weight" && summary.naming != ResNetNaming::Torchvision {
-                // Trained on BGR.
-                values.chunks_exact_mut(3).for_each(<[f32]>::reverse);
+    ImportedResNet::from_weight_file(&WeightFile::open(path)?, expected, device)
+}
+
+impl ImportedResNet {
+    /// [`import_resnet`] from a file that is open.
+    pub fn from_weight_file(
+        file: &WeightFile,
+        expected: Option<ResNetVariant>,
+        device: &Device,
+    ) -> Result<Self> {
+        let summary = summarise(file, expected)?;
+        let sources = sources(file, summary.naming);
+        let mut parameters = Parameters::new();
+        for ParameterShape { name, shape } in summary.config.parameter_shapes() {
+            let Some(entry) = sources.get(&name) else { continue };
+            let mut values = file.read_f32(entry)?;
+            if let &[out, kernel, _, inputs] = shape.as_slice() {
+                values = match summary.naming {
+                    ResNetNaming::Torchvision => channels_last(&values, out, inputs, kernel * kernel),
+                    _ => outputs_first(&values, kernel * kernel * inputs, out),
+                };
+                if name == "conv1.weight" && summary.naming != ResNetNaming::Torchvision {
+                    // Trained on BGR.
+                    values.chunks_exact_mut(3).for_each(<[f32]>::reverse);
+                }
             }
+            // A bias before a norm moves its mean.
+            let conv = conv_of_mean(&name).and_then(|conv| sources.get(&format!("{conv}.bias")));
+            if let Some(bias) = conv {
+                let bias = file.read_f32(bias)?;
+                values.iter_mut().zip(bias).for_each(|(mean, bias)| *mean -= bias);
+            }
+            parameters.insert(name, Tensor::from_vec(values, shape, device)?);
         }
-        // A bias before a norm moves its mean.
-        let conv = conv_of_mean(&name).and_then(|conv| sources.get(&format!("{conv}.bias")));
-        if let Some(bias) = conv {
-            let bias = file.read_f32(bias)?;
-            values.iter_mut().zip(bias).for_each(|(mean, bias)| *mean -= bias);
-        }
-        parameters.insert(name, Tensor::from_vec(values, shape, device)?);
+        Ok(ImportedResNet { summary, parameters })
     }
-    Ok(ImportedResNet { summary, parameters })
 }
 
 /// What a file is, without its data: that all arrays are there, of the right shapes.
@@ -139,11 +149,10 @@ pub(crate) fn summarise(file: &WeightFile, expected: Option<ResNetVariant>) -> R
     config.check().map_err(|error| Fault::from(error.to_string()).at(file.path()))?;
     let shapes = config.parameter_shapes();
     compare(file, naming, &shapes, &sources, config.name()).into_result()?;
+    let known: HashSet<&str> = shapes.iter().map(|shape| shape.name.as_str()).collect();
     let is_used = |name: &str| {
         let parameter = naming.parameter(name);
-        parameter.is_some_and(|parameter| {
-            parameter.ends_with(".bias") || shapes.iter().any(|shape| shape.name == parameter)
-        })
+        parameter.is_some_and(|parameter| parameter.ends_with(".bias") || known.contains(parameter.as_str()))
     };
     Ok(ResNetSummary {
         path: file.path().to_owned(),
@@ -198,7 +207,8 @@ fn compare(
         }
     }
     // Deeper than expected, or of another make.
-    let is_known = |name: &str| shapes.iter().any(|shape| shape.name == name) || name.ends_with(".bias");
+    let known: HashSet<&str> = shapes.iter().map(|shape| shape.name.as_str()).collect();
+    let is_known = |name: &str| known.contains(name) || name.ends_with(".bias");
     mismatch.unused = sources.keys().filter(|name| !is_known(name)).cloned().collect();
     mismatch
 }

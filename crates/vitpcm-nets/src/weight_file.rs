@@ -167,8 +167,13 @@ impl WeightFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let io = |source| NetsError::Io { path: path.to_owned(), source };
+        // Before it is opened: that would wait for whoever writes to a pipe.
+        let about = std::fs::metadata(path).map_err(io)?;
+        if !about.is_file() {
+            return Err(Fault::from("not a regular file").at(path));
+        }
         let file = File::open(path).map_err(io)?;
-        if file.metadata().map_err(io)?.len() == 0 {
+        if about.len() == 0 {
             return Err(
                 Fault::from("the file is empty; expected safetensors, a PyTorch zip file or npz").at(path)
             );

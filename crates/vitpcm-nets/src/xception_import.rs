@@ -92,7 +92,7 @@ fn sources(file: &WeightFile) -> BTreeMap<String, &ArrayEntry> {
     };
     let last_block = layers.iter().filter_map(|(layer, ..)| XceptionConfig::block_of(layer)).max();
     // Indices count from block 2; the last but one block is the fourth with a convolution around it.
-    let residual_blocks = [2, 3, 4, last_block.unwrap_or(0) + 1];
+    let residual_blocks = [2, 3, 4, last_block.unwrap_or(0).saturating_add(1)];
     let mut names: BTreeMap<&str, String> = BTreeMap::new();
     for (kind, end) in [("conv2d", ""), ("batch_normalization", "_bn")] {
         for (block, layer) in residual_blocks.iter().zip(numbered(kind).into_values()) {

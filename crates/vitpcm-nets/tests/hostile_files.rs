@@ -330,3 +330,26 @@ fn damaged_safetensors_files_never_panic() {
     );
     check_survives_damage(&good, |_| true);
 }
+
+#[test]
+fn tensorflow_shards_are_not_read_before_the_arrays_are_known_to_fill_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, shard) = (folder.path().join("model.json"), folder.path().join("shard.bin"));
+    let check = |num_bytes: u64, paths: &str, shape: u64, because: &str| {
+        // Takes no room: there is nothing in it.
+        std::fs::File::create(&shard).unwrap().set_len(num_bytes).unwrap();
+        let weights = format!(r#"[{{"name": "a", "shape": [{shape}], "dtype": "float32"}}]"#);
+        let json = format!(r#"{{"weightsManifest": [{{"paths": [{paths}], "weights": {weights}}}]}}"#);
+        std::fs::write(&model, json).unwrap();
+        let Err(error) = WeightFile::open(&model) else { panic!("it was taken for good") };
+        let error = error.to_string();
+        assert!(error.contains("model.json") && error.contains(because), "{error}");
+        let largest = LARGEST.load(Ordering::Relaxed);
+        assert!(largest < MOST, "allocated {largest} bytes at once");
+    };
+    check(8 << 30, r#""shard.bin""#, 2 << 30, "shards of more than");
+    check(1 << 30, r#""shard.bin", "shard.bin", "shard.bin""#, 3 << 28, "shards of more than");
+    check(1 << 30, r#""shard.bin""#, 16, "bytes more than the arrays need");
+    check(64, r#""shard.bin""#, 1 << 60, "reaches behind the end");
+    check(64, r#""../shard.bin""#, 16, "expected a file name");
+}

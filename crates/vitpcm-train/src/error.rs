@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use vitpcm::SegmentError;
 use vitpcm_data::DataError;
-use vitpcm_masks::MaskError;
+use vitpcm_masks::{FolderLockError, MaskError};
 use vitpcm_nets::NetsError;
 
 /// An error of a training run.
@@ -30,6 +30,9 @@ pub enum TrainError {
         /// What was found and what was expected.
         reason: String,
     },
+    /// Another process writes into the run folder.
+    #[error(transparent)]
+    Locked(FolderLockError),
     /// The ranks were started in a way that cannot work, or no longer agree.
     #[error("{0}")]
     Ranks(String),
@@ -87,6 +90,15 @@ pub enum TrainError {
     /// The tensor framework failed (shapes, devices, memory).
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
+}
+
+impl From<FolderLockError> for TrainError {
+    fn from(error: FolderLockError) -> Self {
+        match error {
+            FolderLockError::Io { path, source } => TrainError::Io { path, source },
+            held @ FolderLockError::Held { .. } => TrainError::Locked(held),
+        }
+    }
 }
 
 impl TrainError {

@@ -29,7 +29,7 @@
 //!     precision: vitpcm::Precision::F32,
 //!     provenance: Default::default(),
 //! };
-//! let (events, _heard) = std::sync::mpsc::channel();
+//! let (events, _) = std::sync::mpsc::sync_channel(64); // nobody listens
 //! train(&job, &Ranks::Single, &events, &AtomicBool::new(false))?;
 //! assert!(out.join("model.safetensors").is_file());
 //! # Ok(())

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use candle_core::Device;
@@ -36,7 +36,7 @@ use crate::metrics_csv::MetricsRow;
 use crate::optimiser::{Adam, AdamConfig};
 use crate::pcm_step::PcmStep;
 use crate::ranks::Ranks;
-use crate::run_files::RunFiles;
+use crate::run_files::{RunFiles, check_empty, lock};
 use crate::shares::{Shares, StepOfAll};
 use crate::state_file::state_path;
 use crate::threshold_sweep::ThresholdSweep;
@@ -161,13 +161,13 @@ impl TrainData {
     }
 }
 
-/// Trains, together with all other `ranks`. `events` hears what happens (on other ranks than the first, of inputs left
+/// Trains, together with all other `ranks`. `events`, to be listened to or dropped, hears what happens (on other ranks than the first, of inputs left
 /// out only); `stop`, once true on any rank, ends the run after the running step with its state saved. An error is this
 /// rank's: whoever gets one on several ranks ends the others, which wait for it ([`Ranks::abort`]).
 pub fn train(
     job: &TrainJob,
     ranks: &Ranks,
-    events: &Sender<Event>,
+    events: &SyncSender<Event>,
     stop: &AtomicBool,
 ) -> Result<TrainOutcome> {
     let config = &job.config;
@@ -177,8 +177,11 @@ pub fn train(
         return Err(TrainError::Config(reason.to_owned()));
     }
     let tell = |event: Event| {
-        if ranks.is_first() || matches!(event, Event::Warning(_)) {
-            drop(events.send(event)); // a run does not depend on being heard
+        // A run does not depend on being heard. Of steps, those are left out that nobody has time for.
+        match event {
+            Event::Step { .. } if ranks.is_first() => drop(events.try_send(event)),
+            event if ranks.is_first() || matches!(event, Event::Warning(_)) => drop(events.send(event)),
+            _ => {}
         }
     };
     let schedule = &config.schedule;
@@ -188,7 +191,12 @@ pub fn train(
         return Err(TrainError::Ranks(reason));
     }
 
+    if job.data.training.is_empty() {
+        return Err(TrainError::NoImages("the data set has no training split with images".to_owned()));
+    }
+
     // The state: loaded, or new; on other ranks the first one's.
+    let _lock = ranks.is_first().then(|| lock(&job.out, "train")).transpose()?;
     let mut saved = match ranks.is_first() {
         true => open_run_folder(job)?,
         false => Some(checkpoint::receive(ranks, &job.device)?),
@@ -438,20 +446,11 @@ pub fn has_saved_state(out: &Path) -> bool {
     state_path(out).is_file()
 }
 
-/// Makes the folder, or reads its state. A new run wants a folder without anything in it.
+/// The folder's state, where there is one to go on from.
 fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
     let out = &job.out;
-    if job.data.training.is_empty() {
-        return Err(TrainError::NoImages("the data set has no training split with images".to_owned()));
-    }
-    std::fs::create_dir_all(out).map_err(TrainError::io(out))?;
     if job.start == Start::Fresh {
-        let mut entries = std::fs::read_dir(out).map_err(TrainError::io(out))?;
-        if entries.next().is_some() {
-            let reason =
-                "the folder is not empty; choose another, or continue its run with --resume".to_owned();
-            return Err(TrainError::RunFolder { path: out.clone(), reason });
-        }
+        check_empty(out)?;
         return Ok(None);
     }
     let Some(saved) = checkpoint::load(out, &job.device)? else { return Ok(None) };

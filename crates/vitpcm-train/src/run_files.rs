@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use vitpcm_masks::atomic_file;
+use vitpcm_masks::{FolderLock, LOCK_FILE, atomic_file};
 
 use crate::config::TrainConfig;
 use crate::error::{Result, TrainError};
@@ -22,6 +22,24 @@ pub(crate) struct RunFiles {
 pub(crate) fn write_settings(out: &Path, text: &str) -> Result<()> {
     let path = out.join("config.toml");
     atomic_file::write(&path, |file| file.write_all(text.as_bytes())).map_err(TrainError::io(&path))
+}
+
+/// Takes a run folder, made if need be, for this process alone.
+pub(crate) fn lock(out: &Path, command: &str) -> Result<FolderLock> {
+    std::fs::create_dir_all(out).map_err(TrainError::io(out))?;
+    Ok(FolderLock::take(out, command)?)
+}
+
+/// Refuses a folder with anything in it but the lock: a new run wants one for itself.
+pub(crate) fn check_empty(out: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(out).map_err(TrainError::io(out))? {
+        if entry.map_err(TrainError::io(out))?.file_name() != LOCK_FILE {
+            let reason =
+                "the folder is not empty; choose another, or continue its run with --resume".to_owned();
+            return Err(TrainError::RunFolder { path: out.to_owned(), reason });
+        }
+    }
+    Ok(())
 }
 
 impl RunFiles {

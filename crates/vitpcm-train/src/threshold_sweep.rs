@@ -70,7 +70,7 @@ impl Validator<'_> {
                 break;
             }
             let read = images.par_iter().filter_map(|image| {
-                let truth = image.truth.as_ref()?.read(self.classes).ok()?;
+                let truth = image.truth.as_ref()?.read(self.classes, &self.limits).ok()?;
                 Some((read_image(&image.image.path, &self.limits).ok()?, image, truth))
             });
             let read: Vec<_> = read.collect();

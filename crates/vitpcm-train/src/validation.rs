@@ -135,7 +135,12 @@ impl Validator<'_> {
                 let given: Vec<usize> = image.image.tags.iter().map(usize::from).collect();
                 let segmentation = scores.with_tags(TagMode::Given(&given))?;
                 let mask = segmentation.label_map();
-                Ok((given, segmentation, mask, image.truth.as_ref().map(|truth| truth.read(self.classes))))
+                Ok((
+                    given,
+                    segmentation,
+                    mask,
+                    image.truth.as_ref().map(|truth| truth.read(self.classes, &self.limits)),
+                ))
             });
             let masks = masks.collect::<Result<Vec<_>>>()?;
             for (((image, pixels), scores), (given, segmentation, mask, truth)) in

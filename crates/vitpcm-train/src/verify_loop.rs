@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use candle_core::{Device, Tensor};
@@ -24,7 +24,7 @@ use crate::error::{Result, TrainError};
 use crate::fingerprint;
 use crate::metrics_csv::MetricsCsv;
 use crate::pcm_loop::{Ending, Start};
-use crate::run_files::write_settings;
+use crate::run_files::{check_empty, lock, write_settings};
 use crate::sgd::Sgd;
 use crate::state_file::{Words, check_format, state_path, word};
 use crate::tensorboard::EventFile;
@@ -172,13 +172,22 @@ impl VerifyJob {
     }
 }
 
-/// Trains. `events` hears what happens; `stop`, once true, ends the run after the running step with its state saved.
-pub fn verify(job: &VerifyJob, events: &Sender<VerifyEvent>, stop: &AtomicBool) -> Result<VerifyOutcome> {
+/// Trains. `events`, to be listened to or dropped, hears what happens; `stop`, once true, ends the run after the running step with its state saved.
+pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBool) -> Result<VerifyOutcome> {
     let config = &job.config;
     config.check()?;
-    let tell = |event: VerifyEvent| drop(events.send(event)); // a run does not depend on being heard
+    // A run does not depend on being heard. Of steps, those are left out that nobody has time for.
+    let tell = |event: VerifyEvent| match event {
+        VerifyEvent::Step { .. } => drop(events.try_send(event)),
+        event => drop(events.send(event)),
+    };
+
+    if job.training.is_empty() {
+        return Err(TrainError::NoImages("no image has a mask".to_owned()));
+    }
 
     // The state: loaded, or new.
+    let _lock = lock(&job.out, "verify")?;
     let saved = open_run_folder(job)?;
     let is_new = saved.is_none();
     let (info, parameters, mut progress, velocities) = match saved {
@@ -315,20 +324,13 @@ pub fn verify(job: &VerifyJob, events: &Sender<VerifyEvent>, stop: &AtomicBool) 
 /// Description, weights, place, velocities by parameter.
 pub(crate) type State = (DeepLabInfo, Parameters, Progress, BTreeMap<String, Tensor>);
 
-/// Makes the folder, or reads its state. A new run wants a folder without anything in it.
+/// The folder's state, where there is one to go on from.
 fn open_run_folder(job: &VerifyJob) -> Result<Option<State>> {
     let out = &job.out;
-    if job.training.is_empty() {
-        return Err(TrainError::NoImages("no image has a mask".to_owned()));
-    }
-    std::fs::create_dir_all(out).map_err(TrainError::io(out))?;
     let refuse = |reason: &str| Err(TrainError::RunFolder { path: out.clone(), reason: reason.to_owned() });
     if job.start == Start::Fresh {
-        let mut entries = std::fs::read_dir(out).map_err(TrainError::io(out))?;
-        return match entries.next() {
-            Some(_) => refuse("the folder is not empty; choose another, or continue its run with --resume"),
-            None => Ok(None),
-        };
+        check_empty(out)?;
+        return Ok(None);
     }
     let path = state_path(out);
     if !path.exists() {

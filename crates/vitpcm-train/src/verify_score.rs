@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rayon::prelude::*;
 use vitpcm::{CrfParams, RawScores, Segmenter, TagMode, refined_label_map};
 use vitpcm_data::{ImageLimits, MaskedImage, read_image};
-use vitpcm_masks::{ConfusionMatrix, LabelMap, MaskError, Picture, Scores, read_label_png};
+use vitpcm_masks::{ConfusionMatrix, LabelMap, MaskError, Picture, Scores, read_label_png_within};
 
 use crate::error::Result;
 use crate::validation::strip;
@@ -58,7 +58,8 @@ pub fn score_segmenter(
         }
         let read = images.par_iter().map(|image| {
             let pixels = read_image(&image.image, &options.limits).map_err(|error| error.to_string())?;
-            let truth = read_label_png(&image.mask).map_err(|error| error.to_string())?;
+            let truth = read_label_png_within(&image.mask, options.limits.max_pixels)
+                .map_err(|error| error.to_string())?;
             Ok::<_, String>((pixels, truth))
         });
         let mut scored = Vec::with_capacity(images.len());

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::sync_channel;
 
 use vitpcm::{Device, DeviceName, Precision};
 use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions};
@@ -29,7 +29,7 @@ fn curve(data: &Path, out: &Path, device: Device, precision: Precision) -> Vec<f
         precision,
         provenance: Default::default(),
     };
-    let (sender, receiver) = channel();
+    let (sender, receiver) = sync_channel(10_000);
     train(&job, &Ranks::Single, &sender, &AtomicBool::new(false)).unwrap();
     drop(sender);
     let loss = |event: Event| match event {

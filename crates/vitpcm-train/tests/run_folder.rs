@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::sync_channel;
 
 use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions};
 use vitpcm_nets::{DropoutRates, Model};
@@ -47,7 +47,7 @@ fn job(data: &Path, out: &Path, config: TrainConfig, start: Start) -> TrainJob {
 /// Runs a job, asking it to stop once step `stop_at` is heard of.
 fn run(job: &TrainJob, stop_at: u64) -> (Result<TrainOutcome, TrainError>, Vec<Event>) {
     let stop = AtomicBool::new(false);
-    let (sender, receiver) = channel();
+    let (sender, receiver) = sync_channel(10_000);
     std::thread::scope(|scope| {
         let listener = scope.spawn(|| {
             let mut heard = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::sync_channel;
 
 use vitpcm::{Device, Precision, Segmenter, SegmenterOptions, Supervision};
 use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, MaskPairing, OpenOptions};
@@ -43,7 +43,7 @@ fn job(data: &Path, out: &Path, start: Start, config: VerifyConfig) -> VerifyJob
 
 /// Runs, and stops after so many steps of this session.
 fn run(job: &VerifyJob, stop_after: Option<usize>) -> VerifyOutcome {
-    let (events, heard) = channel();
+    let (events, heard) = sync_channel(10_000);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let runner = scope.spawn(|| {
@@ -89,7 +89,7 @@ fn a_run_that_was_stopped_continues_bit_for_bit() {
     assert_eq!(rows(&whole), rows(&parts));
     assert_eq!(rows(&whole).len(), 9);
 
-    let (events, _heard) = channel();
+    let (events, _heard) = sync_channel(10_000);
     let fresh = verify(&job(&data, &whole, Start::Fresh, config(8)), &events, &AtomicBool::new(false));
     assert!(fresh.unwrap_err().to_string().contains("not empty"));
     let mut other = config(8);

@@ -3,7 +3,7 @@
 
 use super::{MEMORY, Subject, Target};
 use std::path::{Path, PathBuf};
-use vitpcm_data::{Dataset, OpenOptions};
+use vitpcm_data::{Dataset, ImageLimits, OpenOptions};
 use vitpcm_masks::{LabelMap, write_label_png};
 
 pub(super) const COCO: Target = Target {
@@ -284,7 +284,7 @@ fn outcome_of(root: &Path, options: &OpenOptions) -> String {
         said = format!("{said}, {problem:?}").replace(&*root.to_string_lossy(), "");
     }
     for index in 0..dataset.images().len() {
-        match dataset.truth(index).map(|truth| truth.read(dataset.classes())) {
+        match dataset.truth(index).map(|truth| truth.read(dataset.classes(), &ImageLimits::default())) {
             Some(Err(error)) => said = format!("{said}, {error}"),
             Some(Ok(_)) => said.push_str(", a mask"),
             None => {}

@@ -4,7 +4,8 @@ use super::{MEMORY, Target, said, zipped};
 use candle_core::Device;
 use serde_json::json;
 use vitpcm_nets::{
-    DeepLabModel, Dropout, DropoutRates, ImportedBackbone, Model, Storage, WeightFile, inspect,
+    DeepLabConfig, DeepLabInfo, DeepLabModel, Dropout, DropoutRates, ImportedBackbone, Model, Normalisation,
+    PretrainedBackbone, ResNetVariant, Storage, WeightFile, inspect,
 };
 use vitpcm_train::check_saved_state;
 use zip::CompressionMethod;
@@ -255,7 +256,7 @@ pub(super) const STATE: Target = Target {
     name: "saved-state",
     what: "saved states of runs (last/state.safetensors)",
     dictionary: DESCRIPTION_WORDS,
-    seeds: || vec![state_header()],
+    seeds: || vec![state_header(), verification_state_header()],
     subject: |_| {
         Box::new(|header| match WeightFile::from_bytes("input", safetensors(header, STATE_BYTES)) {
             Err(error) => error.to_string(),
@@ -284,6 +285,7 @@ fn use_open_weights(file: &WeightFile) -> String {
         }
     }
     let _ = ImportedBackbone::from_weight_file(file, None, &Device::Cpu);
+    let _ = PretrainedBackbone::from_weight_file(file, None, &Device::Cpu);
     let _ = Model::from_weight_file(file, &Device::Cpu);
     let _ = DeepLabModel::from_weight_file(file, &Device::Cpu);
     outcome
@@ -333,6 +335,28 @@ fn model_header(storage: Storage) -> (Vec<u8>, usize) {
     let file = std::fs::read(path).expect("just written");
     let length = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
     (file[8..8 + length].to_vec(), file.len() - 8 - length)
+}
+
+/// The state of a verification run.
+fn verification_state_header() -> Vec<u8> {
+    let backbone = ResNetVariant::named("resnet-nano").expect("a known variant").config();
+    let info = DeepLabInfo {
+        network: DeepLabConfig::new(backbone, 3),
+        classes: ["background", "dog", "cat"].map(str::to_owned).into(),
+        crop: 33,
+        normalisation: Normalisation::IMAGENET,
+        provenance: [("images".to_owned(), "somewhere".to_owned())].into(),
+    };
+    let progress = json!({"epoch": 1, "images_taken": 2, "step": 3, "data_fingerprint": 7});
+    let metadata = json!({
+        "format": "vitpcm-verification-state", "format_version": "1", "info": json!(info).to_string(),
+        "progress": progress.to_string(),
+    });
+    let tensor = |start: usize| json!({"dtype": "F32", "shape": [2, 2], "data_offsets": [start, start + 16]});
+    let header = json!({
+        "__metadata__": metadata, "weight/a": tensor(0), "velocity/a": tensor(16), "velocity/b": tensor(32),
+    });
+    header.to_string().into_bytes()
 }
 
 fn state_header() -> Vec<u8> {

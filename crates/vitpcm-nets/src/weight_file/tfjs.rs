@@ -2,6 +2,8 @@
 //! bytes. The shards are read into memory; arrays of quantised numbers are listed, not read.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -9,8 +11,8 @@ use serde::Deserialize;
 use super::{ArrayEntry, ElementType, Place};
 use crate::error::Parsed;
 
-/// Far above every published model.
-const MAX_BYTES: u64 = 8 << 30;
+/// Most bytes of all shards: several times the largest published ResNet.
+const MAX_BYTES: u64 = 2 << 30;
 
 #[derive(Deserialize)]
 struct Model {
@@ -50,28 +52,41 @@ pub(super) fn read(path: &Path, json: &[u8]) -> Parsed<(Vec<u8>, BTreeMap<String
     let (mut bytes, mut entries) = (Vec::new(), BTreeMap::new());
     for group in model.weights_manifest {
         let mut start = bytes.len();
+        // How long the shards are is asked first: none is read that the arrays do not fill.
+        let mut end = start as u64;
         for name in &group.paths {
             // A plain name: a model may not point out of its folder.
             if Path::new(name).file_name() != Some(name.as_ref()) {
                 return Err(format!("a shard called `{name}`; expected a file name").into());
             }
-            let shard = folder.join(name);
-            let length =
-                std::fs::metadata(&shard).map_err(|error| format!("its shard {name}: {error}"))?.len();
-            if bytes.len() as u64 + length > MAX_BYTES {
+            let about = std::fs::metadata(folder.join(name));
+            let about = about.map_err(|error| format!("its shard {name}: {error}"))?;
+            if !about.is_file() {
+                return Err(format!("its shard {name} is no file").into());
+            }
+            end = end.saturating_add(about.len());
+            if end > MAX_BYTES {
                 return Err(format!("shards of more than {MAX_BYTES} bytes").into());
             }
-            bytes.extend(std::fs::read(&shard).map_err(|error| format!("its shard {name}: {error}"))?);
         }
+        let end = end as usize;
         for weight in group.weights {
-            let (entry, end) = entry(weight, start, bytes.len())?;
-            start = end;
+            let (entry, next) = entry(weight, start, end)?;
+            start = next;
             entries.insert(entry.name.clone(), entry);
         }
-        if start != bytes.len() {
-            return Err(
-                format!("the shards hold {} bytes more than the arrays need", bytes.len() - start).into()
-            );
+        if start != end {
+            return Err(format!("the shards hold {} bytes more than the arrays need", end - start).into());
+        }
+        for name in &group.paths {
+            let read = File::open(folder.join(name)).and_then(|shard| {
+                // No further than was promised: files may grow.
+                shard.take((end - bytes.len()) as u64).read_to_end(&mut bytes)
+            });
+            read.map_err(|error| format!("its shard {name}: {error}"))?;
+        }
+        if bytes.len() != end {
+            return Err("its shards became shorter while they were read".into());
         }
     }
     Ok((bytes, entries))

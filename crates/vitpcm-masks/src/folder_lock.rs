@@ -1,0 +1,296 @@
+//! One writer for a folder: a second process on the same run or output folder is refused, with the name of the first.
+//!
+//! The operating system holds the lock, so that a process that is killed leaves none. On file systems that several machines
+//! share, such a lock may reach only this machine: there the writer's heartbeat, the time stamp of its lock file, tells a
+//! running process on another machine from one that is gone.
+
+use crate::atomic_file;
+use std::fmt::{self, Display, Formatter};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The lock file in a folder; gone when its writer is.
+pub const LOCK_FILE: &str = ".vitpcm.lock";
+
+/// A writer says so often that it is there.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// Between locking its file and writing it, a writer needs less than this.
+const JUST_BEGUN: Duration = Duration::from_millis(100);
+/// Whoever has not been heard of for so long, on another machine, is gone.
+const SILENCE: Duration = Duration::from_secs(7);
+
+/// The right to write into a folder, until it is dropped.
+#[derive(Debug)]
+pub struct FolderLock {
+    file: File,
+    path: PathBuf,
+    /// Dropped with the lock, which ends the heartbeat.
+    _heartbeat: SyncSender<()>,
+}
+
+/// Why a folder cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderLockError {
+    /// Another process writes there.
+    #[error("{}: {holder} is writing here; wait for it to end, or choose another folder", folder.display())]
+    Held {
+        /// The folder.
+        folder: PathBuf,
+        /// Who it is.
+        holder: Holder,
+    },
+    /// The lock file could not be written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The lock file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The process that holds a lock, as its lock file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number.
+    pub process: u32,
+    /// The machine it runs on.
+    pub host: String,
+    /// What it does: the name of a command.
+    pub command: String,
+    /// When it began, in seconds since 1970.
+    pub since: u64,
+}
+
+impl Display for Holder {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Holder { process, host, command, since } = self;
+        write!(f, "process {process} on {host} (vitpcm {command}, for {} s)", now().saturating_sub(*since))
+    }
+}
+
+impl FolderLock {
+    /// Takes a folder, which must exist, for `command`. What killed processes left half-written is removed.
+    pub fn take(folder: &Path, command: &str) -> Result<FolderLock, FolderLockError> {
+        let path = folder.join(LOCK_FILE);
+        let lock = Self::take_file(folder, &path, command, SILENCE)?;
+        atomic_file::remove_leftovers(folder);
+        Ok(lock)
+    }
+
+    fn take_file(
+        folder: &Path,
+        path: &Path,
+        command: &str,
+        silence: Duration,
+    ) -> Result<FolderLock, FolderLockError> {
+        let failed = |source: io::Error| FolderLockError::Io { path: path.to_path_buf(), source };
+        let (mut file, is_locked) = open_and_lock(path).map_err(failed)?;
+        let mut holder = Holder::read(&mut file);
+        if matches!(is_locked, IsLocked::ByAnother) && holder.is_none() {
+            std::thread::sleep(JUST_BEGUN);
+            holder = Holder::read(&mut file);
+        }
+        let host = host();
+        let is_held = match (&is_locked, &holder) {
+            (IsLocked::ByAnother, _) => true,
+            (_, None) => false,
+            // A lock of ours says that the process is gone; without one, its number must do.
+            (IsLocked::ByUs, Some(holder)) if holder.host == host => false,
+            (IsLocked::Unknown, Some(holder)) if holder.host == host => is_running(holder.process),
+            (_, Some(_)) => is_beating(path, silence),
+        };
+        if is_held {
+            let unknown =
+                || Holder { process: 0, host: "this machine".into(), command: "?".into(), since: now() };
+            let holder = holder.unwrap_or_else(unknown);
+            return Err(FolderLockError::Held { folder: folder.to_path_buf(), holder });
+        }
+        let process = std::process::id();
+        Holder { process, host, command: command.to_string(), since: now() }
+            .write(&mut file)
+            .map_err(failed)?;
+        let (heartbeat, ended) = sync_channel(0);
+        let beating = file.try_clone().map_err(failed)?;
+        std::thread::spawn(move || {
+            while ended.recv_timeout(HEARTBEAT) == Err(RecvTimeoutError::Timeout) {
+                // A beat that is missed for a full disk or a lost network is made up for by the next.
+                let _ = beating.set_modified(SystemTime::now());
+            }
+        });
+        Ok(FolderLock { file, path: path.to_path_buf(), _heartbeat: heartbeat })
+    }
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // In this order: nobody can have the name and the lock of a file that is about to go. What cannot be removed is an
+        // empty claim, which the next taker recognises.
+        let _ = fs::remove_file(&self.path);
+        let _ = self.file.unlock();
+    }
+}
+
+enum IsLocked {
+    ByUs,
+    ByAnother,
+    /// The file system knows no locks.
+    Unknown,
+}
+
+/// The lock file, and whether we have its lock. A file that its owner removed in between is not taken for the one there.
+fn open_and_lock(path: &Path) -> io::Result<(File, IsLocked)> {
+    loop {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let is_locked = match file.try_lock() {
+            Ok(()) => IsLocked::ByUs,
+            Err(TryLockError::WouldBlock) => IsLocked::ByAnother,
+            Err(TryLockError::Error(_)) => IsLocked::Unknown,
+        };
+        if !matches!(is_locked, IsLocked::ByUs) || is_at(&file, path) {
+            return Ok((file, is_locked));
+        }
+    }
+}
+
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |about: &fs::Metadata| (about.dev(), about.ino());
+    matches!((file.metadata(), fs::metadata(path)), (Ok(ours), Ok(there)) if identity(&ours) == identity(&there))
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, path: &Path) -> bool {
+    path.exists()
+}
+
+impl Holder {
+    fn write(&self, file: &mut File) -> io::Result<()> {
+        let Holder { process, host, command, since } = self;
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(format!("{process}\n{host}\n{command}\n{since}\n").as_bytes())?;
+        file.sync_all()
+    }
+
+    /// What a lock file says; nothing where it says nothing whole.
+    fn read(file: &mut File) -> Option<Holder> {
+        let mut text = String::new();
+        file.rewind().ok()?;
+        file.take(4096).read_to_string(&mut text).ok()?;
+        let lines: Vec<&str> = text.lines().collect();
+        let &[process, host, command, since] = lines.as_slice() else { return None };
+        let (process, since) = (process.parse().ok()?, since.parse().ok()?);
+        Some(Holder { process, host: host.to_string(), command: command.to_string(), since })
+    }
+}
+
+/// Whether the owner of a lock file, on another machine, is still there. The file is opened for each look: over a network
+/// that is what asks the server.
+fn is_beating(path: &Path, silence: Duration) -> bool {
+    let beat = || File::open(path).and_then(|file| file.metadata()?.modified()).ok();
+    let before = beat();
+    std::thread::sleep(silence);
+    beat() != before
+}
+
+/// Whether a process of this machine is running; where that cannot be known, it is.
+pub(crate) fn is_running(process: u32) -> bool {
+    let all = Path::new("/proc");
+    !all.join("self").exists() || all.join(process.to_string()).exists()
+}
+
+fn host() -> String {
+    let named =
+        fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| fs::read_to_string("/etc/hostname"));
+    let name = named.ok().or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
+    let name: String = name.trim().chars().filter(|c| !c.is_control()).collect();
+    if name.is_empty() { "this machine".to_string() } else { name }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(folder: &Path) -> Result<FolderLock, FolderLockError> {
+        FolderLock::take_file(folder, &folder.join(LOCK_FILE), "test", Duration::from_millis(300))
+    }
+
+    fn leave(folder: &Path, process: u32, host: &str) {
+        let text = format!("{process}\n{host}\ntrain\n1700000000\n");
+        fs::write(folder.join(LOCK_FILE), text).unwrap();
+    }
+
+    #[test]
+    fn a_folder_has_one_writer_and_the_second_is_told_who() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = take(folder.path()).unwrap();
+        let error = take(folder.path()).unwrap_err();
+        let FolderLockError::Held { holder, .. } = &error else { panic!("{error}") };
+        assert_eq!((holder.process, holder.host.clone()), (std::process::id(), host()));
+        assert!(error.to_string().contains(&format!("process {} on", std::process::id())), "{error}");
+        drop(first);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing stays behind");
+        take(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_no_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        // Even where its number belongs to another process by now.
+        for process in [u32::MAX, std::process::id()] {
+            leave(folder.path(), process, &host());
+            take(folder.path()).unwrap();
+        }
+        fs::write(folder.path().join(LOCK_FILE), "half a").unwrap();
+        take(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_process_on_another_machine_holds_its_lock_as_long_as_its_heart_beats() {
+        let folder = tempfile::tempdir().unwrap();
+        leave(folder.path(), 7, "another-machine");
+        take(folder.path()).unwrap();
+
+        leave(folder.path(), 7, "another-machine");
+        let path = folder.path().join(LOCK_FILE);
+        let (stop, stopped) = sync_channel::<()>(0);
+        let beating = std::thread::spawn(move || {
+            let file = OpenOptions::new().append(true).open(path).unwrap();
+            while stopped.recv_timeout(Duration::from_millis(20)) == Err(RecvTimeoutError::Timeout) {
+                file.set_modified(SystemTime::now()).unwrap();
+            }
+        });
+        let error = take(folder.path()).unwrap_err().to_string();
+        drop(stop);
+        beating.join().unwrap();
+        assert!(error.contains("process 7 on another-machine (vitpcm train"), "{error}");
+    }
+
+    #[test]
+    fn many_takers_at_once_get_it_one_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let holders = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let Ok(_lock) = take(folder.path()) else { continue };
+                        use std::sync::atomic::Ordering::SeqCst;
+                        assert_eq!(holders.fetch_add(1, SeqCst), 0);
+                        std::thread::yield_now();
+                        holders.fetch_sub(1, SeqCst);
+                    }
+                });
+            }
+        });
+    }
+}
