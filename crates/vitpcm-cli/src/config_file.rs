@@ -1,5 +1,5 @@
 //! `--config FILE.toml`: any option of a command as a key of a file. The file's keys become arguments in front of
-//! the typed ones, so that both are checked by the same rules and what is typed wins.
+//! the typed ones, so that both are checked by the same rules. What is typed wins: a list is replaced, not added to.
 
 use anyhow::{Context, bail};
 use clap::Command;
@@ -7,15 +7,27 @@ use std::ffi::OsString;
 use std::path::Path;
 use vitpcm_masks::text_file;
 
+/// The option that changes one setting of many.
+const SETTING: &str = "set";
+
 /// The arguments as typed, with those of a `--config` file, if there is one, set in before them.
 pub(crate) fn expanded_arguments(cli: &Command, typed: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
     let Some(path) = config_path(&typed) else { return Ok(typed) };
     let (command, num_words) = subcommand(cli, &typed);
     let (words, options) = typed.split_at(num_words);
     let mut arguments = words.to_vec();
-    arguments.extend(arguments_of_file(cli, command, Path::new(&path))?);
+    arguments.extend(arguments_of_file(cli, command, Path::new(&path), options)?);
     arguments.extend_from_slice(options);
     Ok(arguments)
+}
+
+fn is_among(name: &str, typed: &[OsString]) -> bool {
+    let option = format!("--{name}");
+    let is_it = |argument: &OsString| {
+        let text = argument.to_string_lossy();
+        text.strip_prefix(&option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    typed.iter().any(is_it)
 }
 
 fn config_path(typed: &[OsString]) -> Option<OsString> {
@@ -39,7 +51,13 @@ fn subcommand<'a>(cli: &'a Command, typed: &[OsString]) -> (&'a Command, usize) 
     (command, num_words)
 }
 
-fn arguments_of_file(cli: &Command, command: &Command, path: &Path) -> anyhow::Result<Vec<OsString>> {
+/// The file's options but those among `typed`.
+fn arguments_of_file(
+    cli: &Command,
+    command: &Command,
+    path: &Path,
+    typed: &[OsString],
+) -> anyhow::Result<Vec<OsString>> {
     let text = text_file::read(path).with_context(|| format!("{}", path.display()))?;
     let table: toml::Table = text.parse().with_context(|| format!("{}: not valid TOML", path.display()))?;
     let known = || {
@@ -52,6 +70,10 @@ fn arguments_of_file(cli: &Command, command: &Command, path: &Path) -> anyhow::R
         if !known().any(|known| known == name) {
             let known: Vec<&str> = known().collect();
             bail!("{}: unknown key `{key}`; this command knows {}", path.display(), known.join(", "));
+        }
+        // Each `--set` is a setting of its own: those of the file hold beside those typed.
+        if name != SETTING && is_among(&name, typed) {
+            continue;
         }
         let values = match value {
             toml::Value::Array(values) => values,
