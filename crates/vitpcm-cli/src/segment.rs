@@ -1,33 +1,29 @@
 //! `vitpcm segment`: masks for images. Decoding, the network and writing go on at the same time, a few images apart,
 //! so that memory does not grow with their number. Several ranks take every so manyth image each.
 
+mod stages;
+
+use self::stages::{ImageTags, run_stages};
 use crate::class_names::CLASS_LIST;
 use crate::crf_options::CrfOptions;
 use crate::image_inputs::{self, Input, TagTable};
 use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports};
-use crate::mask_formats::{self, Format, Results, written_per_image};
+use crate::mask_formats::{self, Format, written_per_image};
 use crate::outcome::{Outcome, described, usage};
-use crate::output::{self, Messages};
+use crate::output;
 use crate::report::MaskLinks;
 use crate::segment_report::{Ending, ReportOptions, SegmentReport, Start};
 use crate::session::Session;
-use anyhow::{Context, anyhow, bail};
-use image::RgbImage;
+use anyhow::{anyhow, bail};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 use vitpcm::{
-    ReviewedMask, Segmentation, Segmenter, SegmenterOptions, Supervision, Symmetries, TagMode, Tiling,
-    embedded_model, refined_label_map, without_unsure_background,
+    Segmentation, Segmenter, SegmenterOptions, Supervision, Symmetries, TagMode, Tiling, embedded_model,
 };
-use vitpcm_data::{DataError, Difficult, ImageLimits, read_image};
-use vitpcm_masks::{Classes, LabelMap};
+use vitpcm_data::{Difficult, ImageLimits};
 use vitpcm_train::Ranks;
-
-/// Images decoded ahead of the network, and results waiting to be written.
-const IN_FLIGHT: usize = 2;
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws images to try it on):\n  \
@@ -200,26 +196,6 @@ impl TagSource {
     }
 }
 
-/// What `--json` says of an image.
-#[derive(serde::Serialize, serde::Deserialize)]
-struct ImageTags {
-    image: PathBuf,
-    tags: Vec<String>,
-    probabilities: Vec<f32>,
-}
-
-/// An image on its way through the stages.
-struct Decoded<'a> {
-    input: &'a Input,
-    image: Result<RgbImage, DataError>,
-}
-
-struct Segmented<'a> {
-    input: &'a Input,
-    image: RgbImage,
-    segmentation: Segmentation,
-}
-
 pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let (messages, ranks) = (&session.messages, session.ranks);
     args.export.check(&mask_formats::exports(&args.format))?;
@@ -346,156 +322,17 @@ fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
     .map_err(usage)
 }
 
-/// What came of all images.
-#[derive(Default)]
-struct Written {
-    num_written: usize,
-    /// Where `--json` asks for them.
-    tags: Vec<ImageTags>,
-    num_failed: usize,
-}
-
-/// One thread decodes, this one runs the network, one refines and writes.
-fn run_stages(
-    args: &Args,
-    segmenter: &Segmenter,
-    tags: &TagSource,
-    inputs: &[&Input],
-    report: Option<&mut SegmentReport>,
-    messages: &Messages,
-    interrupt: &Interrupt,
-) -> anyhow::Result<Written> {
-    let bar = messages.progress_bar(inputs.len(), "segmenting");
-    let limits = args.limits();
-    let (decoded_sender, decoded) = sync_channel(IN_FLIGHT);
-    let (segmented_sender, segmented) = sync_channel(IN_FLIGHT);
-    std::thread::scope(|scope| {
-        scope.spawn(move || decode_all(inputs, &limits, interrupt, &decoded_sender));
-        let writer =
-            scope.spawn(|| write_all(args, segmenter.classes(), tags, segmented, report, messages, &bar));
-        let mut num_failed = 0;
-        for Decoded { input, image } in decoded {
-            let result = image.map_err(anyhow::Error::from).and_then(|image| {
-                let mode = tags.mode_of(input).with_context(|| format!("{}", input.path.display()))?;
-                let segmentation =
-                    segmenter.segment(&image, mode).with_context(|| format!("{}", input.path.display()))?;
-                Ok(Segmented { input, image, segmentation })
-            });
-            match result {
-                // The writer takes everything until this end of the channel is dropped.
-                Ok(result) => drop(segmented_sender.send(result)),
-                Err(error) => {
-                    num_failed += 1;
-                    bar.suspend(|| messages.failure(described(&error)));
-                    bar.inc(1);
-                }
-            }
-        }
-        drop(segmented_sender);
-        let mut written = writer.join().map_err(|_| anyhow!("writing stopped by a bug; please report it"))?;
-        written.num_failed += num_failed;
-        bar.finish_and_clear();
-        Ok(written)
-    })
-}
-
-fn decode_all<'a>(
-    inputs: &[&'a Input],
-    limits: &ImageLimits,
-    interrupt: &Interrupt,
-    decoded: &SyncSender<Decoded<'a>>,
-) {
-    for &input in inputs {
-        let image = read_image(&input.path, limits);
-        if interrupt.is_asked() || decoded.send(Decoded { input, image }).is_err() {
-            return;
-        }
-    }
-}
-
-fn write_all(
-    args: &Args,
-    classes: &Classes,
-    tags: &TagSource,
-    segmented: Receiver<Segmented<'_>>,
-    mut report: Option<&mut SegmentReport>,
-    messages: &Messages,
-    bar: &indicatif::ProgressBar,
-) -> Written {
-    let mut written = Written::default();
-    for item in segmented {
-        let result = write_one(args, classes, &item).and_then(|mask| match &mut report {
-            Some(report) => report.add(item.input, &reviewed(&item, &mask, tags)),
-            None => Ok(None),
-        });
-        match result {
-            Ok(truth_problem) => {
-                written.num_written += 1;
-                written.tags.extend(args.json.as_ref().map(|_| image_tags(&item, classes)));
-                truth_problem.iter().for_each(|text| bar.suspend(|| messages.failure(text)));
-            }
-            Err(error) => {
-                written.num_failed += 1;
-                let path = item.input.path.display().to_string();
-                bar.suspend(|| messages.failure(format!("{path}: {}", described(&error))));
-            }
-        }
-        bar.inc(1);
-    }
-    written
-}
-
-fn write_one(args: &Args, classes: &Classes, item: &Segmented<'_>) -> anyhow::Result<LabelMap> {
-    let Segmented { input, image, segmentation } = item;
-    let (scores, alignment) = (&segmentation.scores_on_grid, segmentation.alignment);
-    let mask: LabelMap = if args.crf {
-        refined_label_map(scores, image, alignment, &args.crf_options.params())?
-    } else {
-        segmentation.label_map()
-    };
-    let mask = match args.sure_background {
-        Some(least) => without_unsure_background(mask, scores, alignment, least)?,
-        None => mask,
-    };
-    let results =
-        Results { image, mask: &mask, scores_on_grid: scores, alignment, classes, tags: &segmentation.tags };
-    let formats = written_per_image(&args.format, &args.export);
-    formats.iter().try_for_each(|format| format.write(&args.out, &input.name, &results))?;
-    Ok(mask)
-}
-
-/// What the report is told of an image.
-fn reviewed<'a>(item: &'a Segmented<'_>, mask: &'a LabelMap, tags: &TagSource) -> ReviewedMask<'a> {
-    let Segmented { image, segmentation, .. } = item;
-    ReviewedMask {
-        image,
-        mask,
-        scores_on_grid: &segmentation.scores_on_grid,
-        tag_probabilities: &segmentation.tag_probabilities,
-        given_tags: tags.given(segmentation),
-        truth: None,
-    }
-}
-
 /// What all ranks say of their images, in the order of the inputs; on the first rank, in full.
 fn tags_of_all(own: Vec<ImageTags>, inputs: &[Input], ranks: &Ranks) -> anyhow::Result<Vec<ImageTags>> {
-    if ranks.size() == 1 {
-        return Ok(own);
-    }
-    let mut all = Vec::new();
-    for json in ranks.gather(serde_json::to_vec(&own)?) {
-        all.extend(serde_json::from_slice::<Vec<ImageTags>>(&json)?);
+    let mut all = own;
+    if ranks.size() > 1 {
+        let gathered = ranks.gather(serde_json::to_vec(&all)?);
+        all = Vec::new();
+        for json in gathered {
+            all.extend(serde_json::from_slice::<Vec<ImageTags>>(&json)?);
+        }
     }
     let places: HashMap<&Path, usize> = inputs.iter().map(|input| input.path.as_path()).zip(0..).collect();
     all.sort_by_key(|tags: &ImageTags| places.get(tags.image.as_path()).copied());
     Ok(all)
-}
-
-fn image_tags(item: &Segmented<'_>, classes: &Classes) -> ImageTags {
-    let Segmentation { tags, tag_probabilities, .. } = &item.segmentation;
-    ImageTags {
-        image: item.input.path.clone(),
-        tags: tags.iter().map(|&tag| classes.names()[tag].clone()).collect(),
-        probabilities: tags.iter().map(|&tag| tag_probabilities[tag]).collect(),
-    }
 }

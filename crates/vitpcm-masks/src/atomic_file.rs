@@ -115,7 +115,7 @@ mod tests {
         }
         remove_leftovers(folder.path());
         let is_there = |name: &&str| folder.path().join(name).exists();
-        assert!(stay.iter().all(is_there) && !go.iter().any(|name| is_there(&name)));
+        assert!(stay.iter().all(is_there) && !go.iter().any(is_there));
     }
 
     #[test]
