@@ -13,11 +13,11 @@ const SETTING: &str = "set";
 /// The arguments as typed, with those of a `--config` file, if there is one, set in before them.
 pub(crate) fn expanded_arguments(cli: &Command, typed: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
     let Some(path) = config_path(&typed) else { return Ok(typed) };
-    let (command, num_words) = subcommand(cli, &typed);
-    let (words, options) = typed.split_at(num_words);
-    let mut arguments = words.to_vec();
-    arguments.extend(arguments_of_file(cli, command, Path::new(&path), options)?);
-    arguments.extend_from_slice(options);
+    // Without a command there is nothing to configure; the parser says what is missing.
+    let Some((command, num_words)) = subcommand(cli, &typed) else { return Ok(typed) };
+    let of_file = arguments_of_file(cli, command, Path::new(&path), &typed)?;
+    let mut arguments = typed;
+    arguments.splice(num_words..num_words, of_file);
     Ok(arguments)
 }
 
@@ -40,15 +40,21 @@ fn config_path(typed: &[OsString]) -> Option<OsString> {
     }
 }
 
-/// The subcommand that is meant, and how many leading words name it (the program's own name included).
-fn subcommand<'a>(cli: &'a Command, typed: &[OsString]) -> (&'a Command, usize) {
-    let mut command = cli;
-    let mut num_words = 1;
-    while let Some(next) = typed.get(num_words).and_then(|word| command.find_subcommand(word)) {
-        command = next;
-        num_words += 1;
+/// The subcommand that is meant, and behind how many words it is named: the program, options of all commands, its own.
+fn subcommand<'a>(cli: &'a Command, typed: &[OsString]) -> Option<(&'a Command, usize)> {
+    let mut place = 1;
+    while let Some(option) = typed.get(place)?.to_str().and_then(|word| word.strip_prefix("--")) {
+        let argument = cli.get_arguments().find(|argument| argument.get_long() == Some(option));
+        let takes_value = argument.is_some_and(|argument| argument.get_action().takes_values());
+        place += if takes_value { 2 } else { 1 };
     }
-    (command, num_words)
+    let mut command = cli.find_subcommand(typed.get(place)?)?;
+    place += 1;
+    while let Some(next) = typed.get(place).and_then(|word| command.find_subcommand(word)) {
+        command = next;
+        place += 1;
+    }
+    Some((command, place))
 }
 
 /// The file's options but those among `typed`.

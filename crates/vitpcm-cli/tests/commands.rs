@@ -127,6 +127,12 @@ fn a_config_file_takes_what_options_take_and_what_is_typed_wins() {
     assert!(stdout.contains("aeroplane"), "{stdout}");
     let (stdout, _) = check(&["evaluate", "--config", &config, "--classes", "coco"], 0);
     assert!(stdout.contains("person") && !stdout.contains("aeroplane"), "{stdout}");
+    for in_front in
+        [&["--config", &config][..], &["--quiet", "--threads", "1", &format!("--config={config}")]]
+    {
+        let (stdout, _) = check(&[in_front, &["evaluate"]].concat(), 0);
+        assert!(stdout.contains("aeroplane"), "{stdout}");
+    }
     // A list that is typed takes the place of the file's.
     folder.mask("other/a.png", 2, &[1, 1]);
     let (stdout, _) = check(&["evaluate", "--config", &config, "--pred", &folder.text("other")], 0);
