@@ -6,7 +6,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use std::path::{Path, PathBuf};
-use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap, MaskError, MaskPairs, evaluate_pairs};
+use vitpcm_masks::{
+    Classes, ConfusionMatrix, LabelMap, MAX_MASK_PIXELS, MaskError, MaskPairs, evaluate_pairs,
+};
 
 /// Classes by name: "voc", "coco", a file with one name a line, or the names themselves.
 #[derive(FromPyObject)]
@@ -142,7 +144,7 @@ fn count_maps(pred: &[LabelMap], truth: &[LabelMap], classes: Option<&Classes>) 
 fn count_folders(pred: &Path, truth: &Path, classes: Option<&Classes>) -> PyResult<Counted> {
     let failed = |error: MaskError| Error::new_err(error.to_string());
     let found = MaskPairs::find(pred, truth, None).map_err(failed)?;
-    let evaluation = evaluate_pairs(&found.pairs, classes.map_or(255, Classes::len));
+    let evaluation = evaluate_pairs(&found.pairs, classes.map_or(255, Classes::len), MAX_MASK_PIXELS);
     let without = found.without_truth.iter();
     let without = without.map(|name| format!("{}: no true mask in {}", name.display(), truth.display()));
     let broken = evaluation.failures.iter().map(|failure| {

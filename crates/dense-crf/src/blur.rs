@@ -183,12 +183,12 @@ mod tests {
             Features::position_and_color(width, height, [9.0; 2], &image, &[5.0; 3]),
         ] {
             let lattice = Lattice::build(&features.unwrap(), &tiles).unwrap();
-            for lanes in if cfg!(miri) { vec![3, 8] } else { vec![1, 4, 8, 40] } {
+            for lanes in if cfg!(miri) { vec![1, 8] } else { vec![1, 4, 8, 40] } {
                 let mut values = LatticeValues::new(&lattice, lanes);
                 values.rows.iter_mut().enumerate().for_each(|(i, value)| *value = (i * 31 % 101) as f32);
                 blur(&lattice, &mut values, lanes);
                 // All sums are exact in f32.
-                assert_eq!(values.vertices, blur_plainly(&lattice, &values.rows, lanes));
+                assert!(values.vertices == blur_plainly(&lattice, &values.rows, lanes));
             }
         }
     }

@@ -64,6 +64,7 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         messages.note(format!("{num_without} images have no scores and are left out"));
     }
     let _lock = ranks.is_first().then(|| output::lock_folder(&args.out, "refine")).transpose()?;
+    ranks.any(false); // no rank begins before the folder is ours
 
     let params = args.crf_options.params();
     let num_failed = AtomicUsize::new(0);
