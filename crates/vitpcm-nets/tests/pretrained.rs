@@ -2,37 +2,16 @@
 
 mod formula;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use candle_core::{Device, Tensor};
-use safetensors::{Dtype, View};
+use formula::Array;
 use vitpcm_nets::{
     BackboneConfig, FileSummary, NetsError, Normalisation, ParameterShape, PretrainedBackbone,
     XceptionConfig, inspect,
 };
 
 const CONFIG: XceptionConfig = XceptionConfig { middle_blocks: 1, width: 4, norm_eps: 1e-3 };
-
-struct Array {
-    shape: Vec<usize>,
-    values: Vec<f32>,
-}
-
-impl View for &Array {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-    fn data(&self) -> Cow<'_, [u8]> {
-        self.values.iter().flat_map(|value| value.to_le_bytes()).collect()
-    }
-    fn data_len(&self) -> usize {
-        4 * self.values.len()
-    }
-}
 
 /// What Keras calls a parameter of ours; the session had counted to 7 and 9 before.
 fn keras_name(name: &str) -> String {

@@ -2,12 +2,12 @@
 
 mod formula;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
-use safetensors::{Dtype, View};
+use formula::Array;
+use safetensors::View as _;
 use vitpcm_nets::{
     DeepLab, DeepLabConfig, FileSummary, NetsError, Normalisation, ParameterShape, Parameters, ResNetConfig,
     ResNetNaming, ResNetVariant, StrideOn, WeightFile, import_resnet, inspect, shrink_weights,
@@ -15,26 +15,6 @@ use vitpcm_nets::{
 
 const CONFIG: ResNetConfig =
     ResNetConfig { blocks: [2, 1, 1, 1], width: 4, stride_on: StrideOn::First, norm_eps: 1e-3 };
-
-struct Array {
-    shape: Vec<usize>,
-    values: Vec<f32>,
-}
-
-impl View for &Array {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-    fn data(&self) -> Cow<'_, [u8]> {
-        self.values.iter().flat_map(|value| value.to_le_bytes()).collect()
-    }
-    fn data_len(&self) -> usize {
-        4 * self.values.len()
-    }
-}
 
 type Arrays = BTreeMap<String, Array>;
 

@@ -59,6 +59,7 @@ pub mod pcm_step;
 mod presets;
 mod ranks;
 mod run_files;
+mod run_start;
 mod saved_state;
 mod schedule;
 mod settings;

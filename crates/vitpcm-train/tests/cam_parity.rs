@@ -1,6 +1,10 @@
 //! Class activation maps on every kind of backbone against the PyTorch twin (`reference/cam/make.py`): features, maps,
 //! tags, losses and gradients of one step.
 
+#[path = "../../vitpcm-nets/tests/formula/unit_noise.rs"]
+mod unit_noise;
+
+use self::unit_noise::unit_noise;
 use candle_core::{Device, Tensor};
 use vitpcm_nets::{
     Backbone, BackboneConfig, Dropout, DropoutRates, Localisation, Mode, ParameterShape, Parameters,
@@ -16,21 +20,6 @@ const SIDE: usize = 48;
 const TAGS: [&[usize]; 3] = [&[1], &[2, 3], &[1, 4]];
 /// Of every gradient about so many numbers are stored.
 const SAMPLES: usize = 150;
-
-/// Uniform in [-1, 1): SplitMix64 from the FNV-1a hash of the name, as in `reference/nets/make.py`.
-fn unit_noise(name: &str, count: usize) -> impl Iterator<Item = f32> {
-    let mut state = name
-        .bytes()
-        .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3));
-    (0..count).map(move |_| {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^= z >> 31;
-        ((z >> 40) as f32 - 8_388_608.0) / 8_388_608.0
-    })
-}
 
 fn drawn(name: &str, shape: &[usize], (centre, scale): (f32, f64)) -> Tensor {
     let noise = unit_noise(name, shape.iter().product());

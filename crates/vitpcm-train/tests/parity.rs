@@ -1,6 +1,10 @@
 //! Losses, gradients and ten steps against the PyTorch twin (`reference/train/make.py`), and autodiff against the
 //! closed form of the paper's supplement.
 
+#[path = "../../vitpcm-nets/tests/formula/unit_noise.rs"]
+mod unit_noise;
+
+use self::unit_noise::unit_noise;
 use candle_core::{Device, Tensor, Var};
 use vitpcm_data::ColourChange;
 use vitpcm_data::views::{CropStarts, Square, ViewGeometry, ViewMaker};
@@ -17,21 +21,6 @@ use vitpcm_train::{AdamForm, EtPeak, EtTarget, LossConfig, TaggedBatch, TrainCon
 
 const EXPECTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../reference/train/expected.npz");
 const NUM_CLASSES: usize = 5;
-
-/// Uniform in [-1, 1): SplitMix64 from the FNV-1a hash of the name, as in `reference/nets/make.py`.
-fn unit_noise(name: &str, count: usize) -> impl Iterator<Item = f32> {
-    let mut state = name
-        .bytes()
-        .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3));
-    (0..count).map(move |_| {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^= z >> 31;
-        ((z >> 40) as f32 - 8_388_608.0) / 8_388_608.0
-    })
-}
 
 fn formula(name: &str, shape: &[usize]) -> Tensor {
     let (centre, scale): (f32, f64) = match name {

@@ -2,7 +2,12 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::print_stderr, reason = "a test says what it skipped and how close it came")]
 
+mod unit_noise;
+
+use self::unit_noise::unit_noise;
 use candle_core::{Device, Tensor};
+use safetensors::{Dtype, View};
+use std::borrow::Cow;
 use vitpcm_nets::{ParameterShape, Parameters, WeightFile};
 
 /// A file made by `reference/nets/make.py`.
@@ -22,21 +27,6 @@ pub(crate) fn shared(name: &str) -> Option<String> {
 
 pub(crate) fn skip(reason: &str) {
     eprintln!("skipped: {reason}");
-}
-
-/// Uniform in [-1, 1): SplitMix64 from the FNV-1a hash of the name.
-fn unit_noise(name: &str, count: usize) -> impl Iterator<Item = f32> {
-    let mut state = name
-        .bytes()
-        .fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3));
-    (0..count).map(move |_| {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^= z >> 31;
-        ((z >> 40) as f32 - 8_388_608.0) / 8_388_608.0
-    })
 }
 
 /// The value of a parameter or an input, by its name.
@@ -97,4 +87,25 @@ pub(crate) fn check_close(found: &Tensor, file: &str, array: &str, bound: f32) {
     let difference = largest_difference(found, file, array);
     eprintln!("{array}: largest absolute difference {difference:.1e}");
     assert!(difference < bound, "`{array}` differs by {difference:e}, allowed is {bound:e}");
+}
+
+/// An array on its way into a safetensors file.
+pub(crate) struct Array {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) values: Vec<f32>,
+}
+
+impl View for &Array {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+    fn data_len(&self) -> usize {
+        4 * self.values.len()
+    }
 }

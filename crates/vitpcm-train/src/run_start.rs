@@ -1,0 +1,89 @@
+//! How a training run begins: from the state of its folder, or with a network that has seen nothing yet.
+
+use vitpcm_masks::resampling::Alignment;
+use vitpcm_nets::{
+    BackboneConfig, Dropout, GridAlignment, Initialisation, ModelInfo, Normalisation, Parameters, VitConfig,
+};
+
+use crate::checkpoint::{self, Progress, Saved};
+use crate::error::{Result, TrainError};
+use crate::pcm_loop::{Backbone, Start, TrainJob};
+use crate::run_files::check_empty;
+
+/// The folder's state, where there is one to go on from.
+pub(crate) fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
+    let out = &job.out;
+    if job.start == Start::Fresh {
+        check_empty(out)?;
+        return Ok(None);
+    }
+    let Some(saved) = checkpoint::load(out, &job.device)? else { return Ok(None) };
+    let refuse = |reason: String| Err(TrainError::RunFolder { path: out.clone(), reason });
+    if saved.progress.data_fingerprint != job.data.fingerprint() {
+        return refuse(
+            "the run began with another data set: classes, training images, tags or whether there are pseudo-masks differ".to_owned(),
+        );
+    }
+    let expected = job.config.network(saved.info.network.backbone, job.data.classes.len());
+    let train_size = job.config.model.grid * saved.info.network.backbone.patch();
+    if saved.info.network != expected || saved.info.train_size != train_size {
+        return refuse("the run began with another network: its [model] settings cannot change".to_owned());
+    }
+    Ok(Some(saved))
+}
+
+/// A network that has seen nothing of this data set.
+pub(crate) fn initial_state(job: &TrainJob) -> Result<(ModelInfo, Parameters, Progress)> {
+    let config = &job.config;
+    let (backbone, likely) = match &job.backbone {
+        Backbone::Weights(imported) => (imported.config, imported.normalisation),
+        // Positions need no resizing where none were learned.
+        Backbone::Scratch => {
+            let backbone = match BackboneConfig::named(&config.model.backbone)? {
+                BackboneConfig::Vit(vit) => VitConfig { position_grid: config.model.grid, ..vit }.into(),
+                convolutional => convolutional,
+            };
+            (backbone, Normalisation::HALF)
+        }
+    };
+    let patch = backbone.patch();
+    let network = config.network(backbone, job.data.classes.len());
+    let initialisation = Initialisation { seed: config.seed, classifier_std: config.model.classifier_std };
+    let parameters = match &job.backbone {
+        Backbone::Scratch => initialisation.network(&network, &job.device)?,
+        Backbone::Weights(imported) => {
+            let mut parameters = initialisation.head(&network, &job.device)?;
+            parameters.extend(imported.parameters.to_device(&job.device)?);
+            parameters
+        }
+    };
+    let info = ModelInfo {
+        network,
+        classes: job.data.classes.names().to_vec(),
+        train_size: config.model.grid * patch,
+        inference_size: config.model.inference_grid * patch,
+        normalisation: config.model.normalisation.unwrap_or(likely),
+        alignment: match config.views.alignment {
+            Alignment::HalfPixel => GridAlignment::HalfPixel,
+            Alignment::AlignCorners => GridAlignment::AlignCorners,
+        },
+        preset: config.preset.name().to_owned(),
+        provenance: job.provenance.clone(),
+    };
+    info.check()?;
+    let progress = Progress {
+        epoch: 0,
+        images_taken: 0,
+        step: 0,
+        epoch_steps: 0,
+        epoch_loss_sum: 0.0,
+        waiting_row: None,
+        best: None,
+        epochs_since_best: 0,
+        dropout: Dropout::new(config.seed, config.model.dropout),
+        adam_steps: 0,
+        average_updates: 0,
+        data_fingerprint: job.data.fingerprint(),
+    };
+    Ok((info, parameters, progress))
+}
