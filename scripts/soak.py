@@ -31,7 +31,7 @@ TRAIN = (
 ).split()
 CLIENTS = 3
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# The last quarter of the time may need so much more than the half before it: what a leak would exceed within the half hour.
+# The second half of the time may need so much more than the first: what a leak would exceed within the half hour.
 MEMORY_GROWTH = 0.10
 HANDLES = 160  # 128 connections, the model, the log, and what the runtime keeps
 
@@ -226,11 +226,11 @@ def curve(samples, column, title, unit, path):
         file.write("\n".join(parts) + "\n")
 
 
-def late(samples, column):
-    """The most of the middle half, and of the last quarter: the first quarter warms up."""
+def halves(samples, column):
+    """The most of the first half, its first fifth apart, which warms up, and of the second half."""
     length = samples[-1][0]
-    middle = max((s[column] for s in samples if length / 4 < s[0] <= length * 3 / 4), default=0)
-    return middle, max((s[column] for s in samples if s[0] > length * 3 / 4), default=0)
+    first = max((s[column] for s in samples if length / 10 < s[0] <= length / 2), default=0)
+    return first, max((s[column] for s in samples if s[0] > length / 2), default=0)
 
 
 def main():
@@ -280,14 +280,14 @@ def main():
         words = {"serve": "serve under load", "train": "train, stopped and resumed all the time"}[name]
         curve(samples, 1, f"{words}: memory", "MB", os.path.join(pictures, f"soak-{name}-memory.svg"))
         curve(samples, 2, f"{words}: open files", "", os.path.join(pictures, f"soak-{name}-files.svg"))
-        before, after = late(samples, 1)
+        before, after = halves(samples, 1)
         if after > before * (1 + MEMORY_GROWTH):
-            problems.add(f"{name}: {before:.0f} MB in the middle half, {after:.0f} MB in the last quarter")
+            problems.add(f"{name}: {before:.0f} MB in the first half, {after:.0f} MB in the second")
         handles = max(sample[2] for sample in samples)
         if handles > HANDLES:
             problems.add(f"{name}: {handles} open files")
         print(f"{name}: {dict(counts.get(name) or {})}")
-        print(f"{name}: at most {before:.0f} MB in the middle half, {after:.0f} MB in the last quarter; {handles} open files")
+        print(f"{name}: at most {before:.0f} MB in the first half, {after:.0f} MB in the second; {handles} open files")
     print(f"{len(problems.lines)} problems in {arguments.minutes:.0f} minutes")
     return 1 if problems.lines else 0
 
