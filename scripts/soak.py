@@ -272,6 +272,7 @@ def main():
         thread.join()
 
     pictures = arguments.pictures or work
+    os.makedirs(pictures, exist_ok=True)
     for name, samples in seen.items():
         with open(os.path.join(work, f"{name}.csv"), "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)

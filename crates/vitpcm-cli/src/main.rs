@@ -1,6 +1,7 @@
 //! `vitpcm`: from image tags to pixel masks. One subcommand is one file; this one says which there are, and turns
 //! what they return into an exit code.
 
+mod allocator;
 mod attention;
 mod class_names;
 mod completions;

@@ -1,5 +1,6 @@
 //! `vitpcm serve`: the viewer, in a browser. Opens the model and says where to look; all else is `vitpcm-viewer`.
 
+use crate::allocator;
 use crate::interrupt;
 use crate::outcome::{Outcome, usage};
 use crate::output;
@@ -47,6 +48,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn serve(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    allocator::use_few_heaps();
     let (device, precision) = session.open_device()?;
     let options = SegmenterOptions { size: args.size, precision, ..SegmenterOptions::default() };
     let (segmenter, model_name) = match &args.model {
