@@ -1,7 +1,7 @@
 //! What turns pixels into features on a grid: a ViT, or a convolutional network whose last stages look further instead
 //! of moving further. One set of questions for all of them; the answers are left to `vit`, `resnet` and `xception`.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::dropout::Mode;
@@ -206,7 +206,7 @@ impl Backbone {
     pub fn grid_features(&self, tokens: &Tokens) -> Result<Tensor> {
         match self {
             Backbone::Vit(vit) => vit.patch_features(tokens),
-            Backbone::ResNet(_) | Backbone::Xception(_) => Ok(tokens.values.clone()),
+            Backbone::ResNet(_) | Backbone::Xception(_) => Ok(tokens.values.to_dtype(DType::F32)?),
         }
     }
 }

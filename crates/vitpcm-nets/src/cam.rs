@@ -46,7 +46,7 @@ impl ClassActivation {
         background_threshold: f32,
         mode: &mut Mode<'_>,
     ) -> Result<PcmOutput> {
-        let features = mode.dropout(features.to_dtype(DType::F32)?, DropoutSite::Classifier)?;
+        let features = mode.dropout(features.clone(), DropoutSite::Classifier)?;
         let (batch, rows, columns, _) = features.dims4()?;
         let pooled = features.flatten(1, 2)?.mean(1)?; // [B, F]
         let logits = vitpcm_ops::linear(&pooled, &self.weight, None)?; // [B, K]

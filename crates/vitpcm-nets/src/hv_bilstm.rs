@@ -2,7 +2,7 @@
 //! The recurrence itself is `vitpcm_ops::hv_bilstm`.
 
 use candle_core::Tensor;
-use vitpcm_ops::{HvBiLstmWeights, LstmWeights};
+use vitpcm_ops::{HvBiLstmWeights, LstmWeights, Products};
 
 use crate::dropout::{DropoutSite, Mode};
 use crate::error::Result;
@@ -66,9 +66,9 @@ impl HvBiLstm {
     ///
     /// # Shapes
     /// grid `[B, rows, columns, D]`; result `[B, rows, columns, 4·units]`
-    pub fn forward(&self, grid: &Tensor, mode: &mut Mode<'_>) -> Result<Tensor> {
+    pub fn forward(&self, grid: &Tensor, products: Products, mode: &mut Mode<'_>) -> Result<Tensor> {
         let grid = mode.dropout(grid.clone(), DropoutSite::Conditioning)?;
-        Ok(vitpcm_ops::hv_bilstm(&grid, &self.weights)?)
+        Ok(vitpcm_ops::hv_bilstm(&grid, &self.weights, products)?)
     }
 }
 

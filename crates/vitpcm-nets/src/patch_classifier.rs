@@ -1,6 +1,6 @@
 //! The patch classifier: one bias-free linear layer and a softmax over the classes, for every patch.
 
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
 use crate::dropout::{DropoutSite, Mode};
 use crate::error::Result;
@@ -32,7 +32,7 @@ impl PatchClassifier {
     /// # Shapes
     /// features `[B, rows, columns, F]`; result `[B, rows, columns, K + 1]`, each cell summing to one
     pub fn forward(&self, features: &Tensor, mode: &mut Mode<'_>) -> Result<Tensor> {
-        let features = mode.dropout(features.to_dtype(DType::F32)?, DropoutSite::Classifier)?;
+        let features = mode.dropout(features.clone(), DropoutSite::Classifier)?;
         Ok(vitpcm_ops::softmax(&vitpcm_ops::linear(&features, &self.weight, None)?)?)
     }
 }

@@ -172,6 +172,7 @@ pub struct PcmNetwork {
     backbone: Backbone,
     hv_bilstm: Option<HvBiLstm>,
     head: Head,
+    precision: Precision,
 }
 
 #[derive(Debug, Clone)]
@@ -198,12 +199,13 @@ impl PcmNetwork {
                     Head::Activations { layer: ClassActivation::new(parameters)?, background_threshold }
                 }
             },
+            precision: Precision::F32,
         })
     }
 
-    /// The same network, its backbone computed in other numbers.
+    /// The same network, computed in other numbers.
     pub fn with_precision(self, precision: Precision) -> Self {
-        Self { backbone: self.backbone.with_precision(precision), ..self }
+        Self { backbone: self.backbone.with_precision(precision), precision, ..self }
     }
 
     /// Its description.
@@ -238,7 +240,7 @@ impl PcmNetwork {
         let tokens = self.backbone.run_blocks_to(self.config.backbone.depth(), tokens, mode)?;
         let mut features = self.backbone.grid_features(&tokens)?;
         if let Some(hv_bilstm) = &self.hv_bilstm {
-            features = hv_bilstm.forward(&features, mode)?;
+            features = hv_bilstm.forward(&features, self.precision.products(), mode)?;
         }
         let classifier = match &self.head {
             Head::Patches(classifier) => classifier,

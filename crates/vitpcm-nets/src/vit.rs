@@ -6,7 +6,7 @@
 
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
-use vitpcm_ops::{self as ops, Affine, BlockOptions, BlockWeights};
+use vitpcm_ops::{self as ops, Affine, BlockOptions, BlockWeights, Products};
 
 use crate::dropout::{DropoutSite, Mode};
 use crate::error::{NetsError, Result};
@@ -14,8 +14,8 @@ use crate::parameters::Parameters;
 use crate::position_embedding::resize_position_embedding;
 use crate::variants::{Grid, LAYER_NORM_EPS, MLP_RATIO, VitConfig};
 
-/// In what numbers the products of the transformer are computed. The residual stream, norms, softmax and all
-/// parameters are f32 either way.
+/// In what numbers the products of the transformer are computed. The residual stream, norms, softmax, everything behind
+/// the transformer and all parameters are f32 either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -31,6 +31,14 @@ impl Precision {
         match self {
             Self::F32 => DType::F32,
             Self::Bf16 => DType::BF16,
+        }
+    }
+
+    /// Of the HV-BiLSTM, whose roundings add up from cell to cell.
+    pub(crate) fn products(self) -> Products {
+        match self {
+            Self::F32 => Products::Exact,
+            Self::Bf16 => Products::Tf32,
         }
     }
 }
@@ -161,12 +169,12 @@ impl Vit {
     /// The patches' features after the final norm, laid out on the grid; class and register tokens are dropped.
     ///
     /// # Shapes
-    /// result `[B, rows, columns, D]`, in the numbers of [`Precision`]
+    /// result `[B, rows, columns, D]`, f32
     pub fn patch_features(&self, tokens: &Tokens) -> Result<Tensor> {
         let grid = tokens.grid;
         let batch = tokens.values.dim(0)?;
         let patches = tokens.values.narrow(1, self.config.num_prefix_tokens(), grid.num_cells())?;
-        let features = self.normalise(&patches, self.precision.dtype())?;
+        let features = self.normalise(&patches)?;
         Ok(features.reshape((batch, grid.rows, grid.columns, self.config.width))?)
     }
 
@@ -176,13 +184,13 @@ impl Vit {
     /// result `[B, D]`
     pub fn class_feature(&self, tokens: &Tokens) -> Result<Tensor> {
         let class_token = tokens.values.narrow(1, 0, 1)?;
-        Ok(self.normalise(&class_token, DType::F32)?.squeeze(1)?)
+        Ok(self.normalise(&class_token)?.squeeze(1)?)
     }
 
     /// The final norm.
-    fn normalise(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
+    fn normalise(&self, x: &Tensor) -> Result<Tensor> {
         let Affine { weight, bias } = &self.norm;
-        Ok(ops::layer_norm_to(&x.contiguous()?, weight, bias, LAYER_NORM_EPS, dtype)?)
+        Ok(ops::layer_norm(&x.contiguous()?, weight, bias, LAYER_NORM_EPS)?)
     }
 
     /// How much the class token attends to each patch in the last block, for each head: what shows where things are

@@ -47,7 +47,9 @@ fn the_backbone_agrees_with_pytorch() {
 #[test]
 fn the_hv_bilstm_agrees_with_pytorch() {
     let layer = HvBiLstm::new(&parameters(HvBiLstm::parameter_shapes(24, 12))).unwrap();
-    let out = layer.forward(&tensor("input grid", &[2, 5, 7, 24]), &mut Mode::Inference).unwrap();
+    let out = layer
+        .forward(&tensor("input grid", &[2, 5, 7, 24]), vitpcm_ops::Products::Exact, &mut Mode::Inference)
+        .unwrap();
     check_close(&out, EXPECTED, "hv_bilstm", BOUND);
 }
 

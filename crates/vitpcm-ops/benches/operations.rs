@@ -8,8 +8,8 @@
 use candle_core::{Device, Tensor, Var};
 use criterion::{Criterion, criterion_group, criterion_main};
 use vitpcm_ops::{
-    DropoutMask, HvBiLstmWeights, LstmWeights, ResizeRule, attention, dropout, gelu, hv_bilstm, layer_norm,
-    linear, linear_gelu, max_over_grid, resize_grid, softmax,
+    DropoutMask, HvBiLstmWeights, LstmWeights, Products, ResizeRule, attention, dropout, gelu, hv_bilstm,
+    layer_norm, linear, linear_gelu, max_over_grid, resize_grid, softmax,
 };
 
 fn noise(dims: &[usize]) -> Tensor {
@@ -63,7 +63,7 @@ fn forward_and_backward(criterion: &mut Criterion) {
     };
     let grid = variable(&[1, 24, 24, 384]);
     criterion.bench_function("hv-bilstm 24 x 24, with gradient", |b| {
-        b.iter(|| hv_bilstm(&grid, &weights)?.sum_all()?.backward());
+        b.iter(|| hv_bilstm(&grid, &weights, Products::Exact)?.sum_all()?.backward());
     });
 }
 

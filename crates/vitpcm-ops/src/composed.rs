@@ -328,7 +328,11 @@ mod tests {
                 column_backward: direction(3),
             }
         };
-        check(&inputs, |v| hv_bilstm(&v[0], &weights(v)), |v| crate::hv_bilstm(&v[0], &weights(v)));
+        check(
+            &inputs,
+            |v| hv_bilstm(&v[0], &weights(v)),
+            |v| crate::hv_bilstm(&v[0], &weights(v), crate::Products::Exact),
+        );
     }
 
     #[test]

@@ -14,6 +14,16 @@ use crate::cpu::simd::SimdPath;
 use crate::cuda::{self, View};
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
+/// In what numbers an NVIDIA GPU multiplies; states, gates and sums are f32 either way, and so is everything elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Products {
+    /// Full f32.
+    #[default]
+    Exact,
+    /// Factors rounded to TF32's ten bits of fraction, four times finer than bf16.
+    Tf32,
+}
+
 /// The parameters of one direction, in PyTorch's layout and gate order (input, forget, cell, output).
 #[derive(Debug, Clone)]
 pub struct LstmWeights {
@@ -50,8 +60,8 @@ impl HvBiLstmWeights {
 /// columns forward, columns backward.
 ///
 /// # Shapes
-/// grid `[B, H, W, D]`, f32, or bf16 on a GPU; result `[B, H, W, 4·U]`, f32.
-pub fn hv_bilstm(grid: &Tensor, weights: &HvBiLstmWeights) -> Result<Tensor> {
+/// grid `[B, H, W, D]`; result `[B, H, W, 4·U]`.
+pub fn hv_bilstm(grid: &Tensor, weights: &HvBiLstmWeights, products: Products) -> Result<Tensor> {
     let (batch, height, width, features) = grid.dims4()?;
     let units = weights.row_forward.weight_hh.dim(1)?;
     for direction in weights.directions() {
@@ -75,8 +85,8 @@ pub fn hv_bilstm(grid: &Tensor, weights: &HvBiLstmWeights) -> Result<Tensor> {
     tensors.extend(
         directions.iter().flat_map(|lstm| [&lstm.weight_ih, &lstm.weight_hh, &lstm.bias_ih, &lstm.bias_hh]),
     );
-    let parameters_fit = tensors[1..].iter().all(|tensor| tensor.dtype() == DType::F32);
-    if !has_kernels(&tensors) || !parameters_fit {
+    let are_f32 = tensors.iter().all(|tensor| tensor.dtype() == DType::F32);
+    if !has_kernels(&tensors) || !are_f32 {
         return composed::hv_bilstm(grid, weights);
     }
     let weight_ih = Tensor::cat(&directions.map(|lstm| &lstm.weight_ih), 0)?;
@@ -93,13 +103,16 @@ pub fn hv_bilstm(grid: &Tensor, weights: &HvBiLstmWeights) -> Result<Tensor> {
         true => Saved::Keep(Mutex::new(None)),
         false => Saved::Drop,
     };
-    grid.contiguous()?.apply_op3(&weight_ih, &rest, HvBiLstm { shape, features, saved })
+    grid.contiguous()?.apply_op3(&weight_ih, &rest, HvBiLstm { shape, features, products, saved })
 }
 
 /// All of the HV-BiLSTM, from the grid, the input weights `[16·U, D]` and the rest of the parameters.
 struct HvBiLstm {
     shape: GridShape,
     features: usize,
+    /// Of GPUs.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "CPUs compute in f32"))]
+    products: Products,
     saved: Saved,
 }
 
@@ -149,6 +162,7 @@ impl HvBiLstm {
             cuda::lstm::Parameters { input: View::of(weight_ih)?, recurrent: rest_view, bias: bias.view() };
         let grads = cuda::lstm::backward(
             self.shape,
+            self.products,
             &View::of(grid)?,
             &parameters,
             &View::of(hidden)?,
@@ -221,7 +235,8 @@ impl CustomOp3 for HvBiLstm {
         let (input, rest) = (View::new(weight_ih, weight_ih_layout)?, View::new(rest, rest_layout)?);
         let bias = self.bias_on_cuda(&rest)?;
         let parameters = cuda::lstm::Parameters { input, recurrent: rest, bias: bias.view() };
-        let (hidden, activations) = cuda::lstm::forward(shape, &View::new(grid, grid_layout)?, &parameters)?;
+        let (hidden, activations) =
+            cuda::lstm::forward(shape, self.products, &View::new(grid, grid_layout)?, &parameters)?;
         if let Saved::OnCuda(saved) = &self.saved {
             saved.get_or_init(|| activations);
         }

@@ -44,7 +44,7 @@ pub use cuda::{Nccl, NcclGroup, NcclId, open_cuda};
 pub use depthwise::depthwise;
 pub use dropout::{DropoutMask, dropout, random_bits, uniform};
 pub use gelu::gelu;
-pub use hv_bilstm::{HvBiLstmWeights, LstmWeights, hv_bilstm};
+pub use hv_bilstm::{HvBiLstmWeights, LstmWeights, Products, hv_bilstm};
 pub use layer_norm::{layer_norm, layer_norm_to};
 pub use linear::{linear, linear_gelu};
 pub use max_pool::{PoolWindows, max_pool};

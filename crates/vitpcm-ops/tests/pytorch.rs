@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use candle_core::{Device, Result, Tensor, Var};
 use vitpcm_ops::{
-    Activation, ConvNorm, HvBiLstmWeights, LstmWeights, PoolWindows, ResizeRule, SgdStep, Window, attention,
-    conv_norm, depthwise, hv_bilstm, layer_norm, linear, linear_gelu, max_over_grid, max_pool,
+    Activation, ConvNorm, HvBiLstmWeights, LstmWeights, PoolWindows, Products, ResizeRule, SgdStep, Window,
+    attention, conv_norm, depthwise, hv_bilstm, layer_norm, linear, linear_gelu, max_over_grid, max_pool,
     neighbour_sums, resize_grid, sgd_step, softmax, top_k_over_grid,
 };
 
@@ -125,7 +125,7 @@ fn the_hv_bilstm_is_two_bidirectional_lstms_of_pytorch() {
             column_forward: direction("column_forward"),
             column_backward: direction("column_backward"),
         };
-        hv_bilstm(&inputs["grid"], &weights)
+        hv_bilstm(&inputs["grid"], &weights, Products::Exact)
     });
 }
 

@@ -3,11 +3,12 @@
 use candle_core::{DType, Result};
 
 use super::column_sums::column_sums;
-use super::elementwise::{Tail, add_bias, cast};
+use super::elementwise::{Tail, add_bias};
 use super::gemm::{Matrix, Product, Rounding, gemm};
 use super::launch::{Argument, LSTM, Threads, launch};
 use super::{Array, View};
 use crate::cpu::lstm::{DIRECTIONS, GridShape};
+use crate::hv_bilstm::Products;
 
 /// The parameters of all directions, f32.
 pub(crate) struct Parameters<'a> {
@@ -83,34 +84,34 @@ impl Walk {
     }
 }
 
-fn rounding(grid: &View<'_>) -> Rounding {
-    if grid.dtype == DType::BF16 { Rounding::Tf32 } else { Rounding::Exact }
+impl From<Products> for Rounding {
+    fn from(products: Products) -> Self {
+        match products {
+            Products::Exact => Self::Exact,
+            Products::Tf32 => Self::Tf32,
+        }
+    }
 }
 
 /// The hidden states, and what backward needs.
 pub(crate) fn forward(
     shape: GridShape,
+    products: Products,
     grid: &View<'_>,
     parameters: &Parameters<'_>,
 ) -> Result<(Array, Activations)> {
-    let device = &grid.device;
+    let grid = &grid.clone().expect(DType::F32)?;
+    let (device, rounding) = (&grid.device, Rounding::from(products));
     let (units, all_gates) = (shape.units, DIRECTIONS * 4 * shape.units);
     let features = grid.len / shape.cells().max(1);
-    let cast_input;
-    let input = if grid.dtype == DType::F32 {
-        parameters.input.pointer
-    } else {
-        cast_input = cast(&parameters.input, grid.dtype)?;
-        cast_input.pointer
-    };
     let gates = Array::new(device, DType::F32, shape.gates_len())?;
     // SAFETY: the grid is [cells, D], the input weights [16·U, D], the gates [cells, 16·U].
     unsafe {
         gemm(
             device,
-            Product { rounding: rounding(grid), ..Product::new(shape.cells(), all_gates, features) },
-            Matrix::new(grid.pointer, grid.dtype, features),
-            Matrix::new(input, grid.dtype, features).transposed(),
+            Product { rounding, ..Product::new(shape.cells(), all_gates, features) },
+            Matrix::new(grid.pointer, DType::F32, features),
+            Matrix::new(parameters.input.pointer, DType::F32, features).transposed(),
             Matrix::new(gates.pointer, DType::F32, all_gates),
         )
     }?;
@@ -122,7 +123,7 @@ pub(crate) fn forward(
         let recurrent = Array::new(device, DType::F32, 4 * walk.states())?;
         let product = Product {
             batch: walk.num_directions,
-            rounding: rounding(grid),
+            rounding,
             ..Product::new(walk.sequences, 4 * units, units)
         };
         for step in 0..walk.steps {
@@ -149,13 +150,15 @@ pub(crate) fn forward(
 
 pub(crate) fn backward(
     shape: GridShape,
+    products: Products,
     grid: &View<'_>,
     parameters: &Parameters<'_>,
     hidden: &View<'_>,
     activations: &Activations,
     grad_hidden: &View<'_>,
 ) -> Result<Gradients> {
-    let device = &grid.device;
+    let grid = &grid.clone().expect(DType::F32)?;
+    let (device, rounding) = (&grid.device, Rounding::from(products));
     let (units, all_gates) = (shape.units, DIRECTIONS * 4 * shape.units);
     let features = grid.len / shape.cells().max(1);
     let grad_gates = Array::new(device, DType::F32, shape.gates_len())?;
@@ -165,7 +168,7 @@ pub(crate) fn backward(
         let grad_gates_now = Array::new(device, DType::F32, 4 * walk.states())?;
         let product = Product {
             batch: walk.num_directions,
-            rounding: rounding(grid),
+            rounding,
             ..Product::new(walk.sequences, units, 4 * units)
         };
         for step in (0..walk.steps).rev() {
@@ -201,11 +204,7 @@ pub(crate) fn backward(
     // SAFETY: both are the grid's states.
     unsafe { launch(device, LSTM, "hidden_before", Threads::each(shape.states_len()), &arguments) }?;
     let recurrent = Array::new(device, DType::F32, DIRECTIONS * shape.recurrent_len())?;
-    let product = Product {
-        batch: DIRECTIONS,
-        rounding: rounding(grid),
-        ..Product::new(4 * units, units, shape.cells())
-    };
+    let product = Product { batch: DIRECTIONS, rounding, ..Product::new(4 * units, units, shape.cells()) };
     let gates_of_direction = Matrix::new(grad_gates.pointer, DType::F32, all_gates).batched(4 * units);
     let before_of_direction = Matrix::new(before.pointer, DType::F32, DIRECTIONS * units).batched(units);
     let to = Matrix::new(recurrent.pointer, DType::F32, units).batched(shape.recurrent_len());
@@ -213,32 +212,23 @@ pub(crate) fn backward(
     unsafe { gemm(device, product, gates_of_direction.transposed(), before_of_direction, to) }?;
     let bias = column_sums(&grad_gates.view(), all_gates)?;
 
-    // The products with the grid, in the grid's type.
-    let (cast_gates, cast_input);
-    let (gates, input_weights) = if grid.dtype == DType::F32 {
-        (grad_gates.pointer, parameters.input.pointer)
-    } else {
-        cast_gates = cast(&grad_gates.view(), grid.dtype)?;
-        cast_input = cast(&parameters.input, grid.dtype)?;
-        (cast_gates.pointer, cast_input.pointer)
-    };
-    let gates = Matrix::new(gates, grid.dtype, all_gates);
-    let grad_grid = Array::new(device, grid.dtype, grid.len)?;
+    let gates = Matrix::new(grad_gates.pointer, DType::F32, all_gates);
+    let grad_grid = Array::new(device, DType::F32, grid.len)?;
     let input = Array::new(device, DType::F32, all_gates * features)?;
     // SAFETY: the gates are [cells, 16·U], the grid [cells, D], the input weights [16·U, D].
     unsafe {
         gemm(
             device,
-            Product::new(shape.cells(), features, all_gates),
+            Product { rounding, ..Product::new(shape.cells(), features, all_gates) },
             gates,
-            Matrix::new(input_weights, grid.dtype, features),
-            Matrix::new(grad_grid.pointer, grid.dtype, features),
+            Matrix::new(parameters.input.pointer, DType::F32, features),
+            Matrix::new(grad_grid.pointer, DType::F32, features),
         )?;
         gemm(
             device,
-            Product::new(all_gates, features, shape.cells()),
+            Product { rounding, ..Product::new(all_gates, features, shape.cells()) },
             gates.transposed(),
-            Matrix::new(grid.pointer, grid.dtype, features),
+            Matrix::new(grid.pointer, DType::F32, features),
             Matrix::new(input.pointer, DType::F32, features),
         )?;
     }
