@@ -16,6 +16,7 @@ mod export;
 mod image_inputs;
 mod interrupt;
 mod invocation;
+mod join;
 mod live_run;
 mod man;
 mod mask_exports;
@@ -72,6 +73,8 @@ enum Command {
     Serve(serve::Args),
     /// Dense CRF over stored score maps
     Refine(refine::Args),
+    /// Masks of two models in one, to train a further round on
+    Join(join::Args),
     /// Score predicted masks against true ones
     Evaluate(evaluate::Args),
     /// Foreground masks of what a ViT attends to by itself, without tags or training
@@ -155,6 +158,7 @@ fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcom
         Command::Segment(args) => segment::segment(&args, &session),
         Command::Serve(args) => serve::serve(&args, &session),
         Command::Refine(args) => refine::refine(&args, &session),
+        Command::Join(args) => join::join(&args, &session),
         Command::Evaluate(args) => evaluate::evaluate(&args, &session),
         Command::Attention(args) => attention::attention(&args, &session),
         Command::Export(args) => export::export(&args, &session),

@@ -245,6 +245,36 @@ fn refine_gives_what_segment_with_crf_gives() {
 }
 
 #[test]
+fn join_completes_what_the_first_masks_hold_little_of() {
+    let folder = Folder::new();
+    folder.mask("first/a.png", 4, &[1, 0, 0, 0]);
+    folder.mask("second/a.png", 4, &[1, 1, 1, 0]);
+    folder.mask("first/deeper/b.png", 4, &[1, 1, 0, 0]);
+    folder.mask("second/deeper/b.png", 4, &[1, 1, 1, 0]);
+    std::fs::write(folder.path("first/classes.txt"), "cat\n").unwrap();
+    let (first, second, out) = (folder.text("first"), folder.text("second"), folder.text("out"));
+    let (_, stderr) = check(&["join", &first, &second, "--out", &out], 0);
+    assert!(stderr.contains("2 masks joined, 0 failed"), "{stderr}");
+    let labels = |name: &str| read_label_png(&Path::new(&out).join(name)).unwrap().into_labels();
+    assert_eq!((labels("a.png"), labels("deeper/b.png")), (vec![1, 1, 1, 0], vec![1, 1, 0, 0]));
+    assert_eq!(std::fs::read_to_string(folder.path("out/classes.txt")).unwrap(), "cat\n");
+
+    // Of three masks one has no partner and one another size: both are named, the third is there.
+    folder.mask("first/alone.png", 4, &[0; 4]);
+    folder.mask("second/deeper/b.png", 2, &[1; 2]);
+    let (_, stderr) = check(&["join", &first, &second, "--out", &folder.text("some")], 1);
+    assert!(stderr.contains("alone: only in one of the two folders"), "{stderr}");
+    assert!(stderr.contains("b.png") && stderr.contains("(4, 1) pixels, the second (2, 1)"), "{stderr}");
+    assert!(folder.path("some/a.png").is_file());
+
+    std::fs::write(folder.path("second/classes.txt"), "dog\n").unwrap();
+    let (_, stderr) = check(&["join", &first, &second, "--out", &out], 2);
+    assert!(stderr.contains("list different classes"), "{stderr}");
+    let (_, stderr) = check(&["join", &first, &folder.text("nowhere"), "--out", &out], 2);
+    assert!(stderr.contains("nowhere"), "{stderr}");
+}
+
+#[test]
 fn model_inspect_tells_models_from_other_files() {
     let folder = Folder::with_scenes_and_model();
     let (stdout, _) = check(&["model", "inspect", &folder.text("model.safetensors")], 0);

@@ -40,6 +40,14 @@ pub enum MaskError {
         /// Width and height of the truth.
         truth_size: (usize, usize),
     },
+    /// Two masks of one image differ in size.
+    #[error("the first mask is {first:?} pixels, the second {second:?} (width, height); they must be equal")]
+    SizesDiffer {
+        /// Width and height of the first.
+        first: (usize, usize),
+        /// Width and height of the second.
+        second: (usize, usize),
+    },
     /// A label that is neither a class nor 255.
     #[error("{map} holds class index {label}, expected 0 to {} or 255 (ignore)", num_classes - 1)]
     LabelOutOfRange {

@@ -24,6 +24,7 @@ mod evaluation;
 mod folder_evaluation;
 mod folder_lock;
 mod foreground;
+mod joining;
 mod label_map;
 mod label_png;
 mod npy;
