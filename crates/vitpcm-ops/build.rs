@@ -4,13 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const KERNELS: [&str; 12] = [
+const KERNELS: [&str; 13] = [
     "attention",
     "column_sums",
     "conv",
     "depthwise",
     "elementwise",
     "flash_attention",
+    "flash_attention_backward",
     "layer_norm",
     "lstm",
     "max_pool",

@@ -176,6 +176,14 @@ impl Backbone {
         }
     }
 
+    /// The same backbone for passes between which its first blocks do not change; see [`Vit::with_frozen_blocks`].
+    pub(crate) fn with_frozen_blocks(self, num_blocks: usize) -> Result<Self> {
+        Ok(match self {
+            Backbone::Vit(vit) => Backbone::Vit(vit.with_frozen_blocks(num_blocks)?),
+            convolutional @ (Backbone::ResNet(_) | Backbone::Xception(_)) => convolutional,
+        })
+    }
+
     /// Pixels to what the first block takes.
     ///
     /// # Shapes

@@ -208,6 +208,12 @@ impl PcmNetwork {
         Self { backbone: self.backbone.with_precision(precision), precision, ..self }
     }
 
+    /// The same network for passes between which the backbone's first blocks do not change: what can be computed of them
+    /// beforehand is, in the precision that the network has now. They leave no graph.
+    pub fn with_frozen_blocks(self, num_blocks: usize) -> Result<Self> {
+        Ok(Self { backbone: self.backbone.with_frozen_blocks(num_blocks)?, ..self })
+    }
+
     /// Its description.
     pub fn config(&self) -> &PcmConfig {
         &self.config

@@ -102,6 +102,15 @@ impl Vit {
         Self { precision, ..self }
     }
 
+    /// The same transformer for passes between which its first blocks do not change: their weights are rounded for the
+    /// products once, not in every pass. They leave no graph.
+    pub(crate) fn with_frozen_blocks(mut self, num_blocks: usize) -> Result<Self> {
+        for block in self.blocks.iter_mut().take(num_blocks) {
+            block.weights = block.weights.for_products(self.precision.dtype())?;
+        }
+        Ok(self)
+    }
+
     /// Its numbers.
     pub fn config(&self) -> &VitConfig {
         &self.config
@@ -159,10 +168,13 @@ impl Vit {
                 self.blocks.len()
             ),
         })?;
-        let mut values = tokens.values.clone();
-        for block in remaining {
-            values = block.forward(&values, self.precision.dtype(), mode)?;
-        }
+        let blocks: Vec<_> = remaining
+            .iter()
+            .map(|block| {
+                (&block.weights, block.options(tokens.values.elem_count(), self.precision.dtype(), mode))
+            })
+            .collect();
+        let values = ops::transformer_blocks(&tokens.values, &blocks, mode.gradients())?;
         Ok(Tokens { values, grid: tokens.grid, num_blocks_run: end })
     }
 
@@ -268,13 +280,11 @@ impl Block {
         Ok(Self { heads: config.heads, weights })
     }
 
-    /// x `[B, N, D]`; result as x. Products are computed in `dtype`.
-    fn forward(&self, x: &Tensor, dtype: DType, mode: &mut Mode<'_>) -> Result<Tensor> {
-        let num_elements = x.elem_count();
+    /// For tokens of so many numbers, and products in `dtype`.
+    fn options(&self, num_elements: usize, dtype: DType, mode: &mut Mode<'_>) -> BlockOptions {
         let mut mask = |times: usize| mode.dropout_mask(times * num_elements, DropoutSite::Backbone);
         let dropout = [mask(1), mask(MLP_RATIO), mask(1)];
-        let options = BlockOptions { heads: self.heads, eps: LAYER_NORM_EPS, dtype, dropout };
-        Ok(ops::transformer_block(x, &self.weights, &options, mode.gradients())?)
+        BlockOptions { heads: self.heads, eps: LAYER_NORM_EPS, dtype, dropout }
     }
 
     /// x `[B, N, D]`; result `[B, heads, N]`: the class token's row of each head's attention.

@@ -2,10 +2,11 @@
 // where P is N rounded up and the rows behind N are zero.
 #include "values.cuh"
 
-// `parts` is 3 for qkv and 1 for the output of attention and its gradient. Vectors of four are counted in 32 bits: the
+// `parts` is 3 for qkv and 1 for the output of attention and its gradient. A bias [parts, heads, d] that is not null is
+// added on the way. Vectors of four are counted in 32 bits: the
 // matrix of all pairs bounds an image batch long before that.
 template <typename T>
-__device__ void split_heads(const T *packed, T *split, int batch, int tokens, int padded, int parts, int heads, int d) {
+__device__ void split_heads(const T *packed, const float *bias, T *split, int batch, int tokens, int padded, int parts, int heads, int d) {
     unsigned count = (unsigned)parts * batch * heads * padded * (d / 4), step = gridDim.x * blockDim.x;
     for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
         unsigned within = i % (d / 4) * 4, rest = i / (d / 4);
@@ -15,8 +16,15 @@ __device__ void split_heads(const T *packed, T *split, int batch, int tokens, in
         rest /= heads;
         unsigned image = rest % batch, part = rest / batch;
         float values[4] = {};
-        if (token < (unsigned)tokens)
+        if (token < (unsigned)tokens) {
             load<4>(packed + ((((index_t)image * tokens + token) * parts + part) * heads + head) * d + within, values);
+            if (bias) {
+                float added[4];
+                load<4>(bias + (part * heads + head) * d + within, added);
+#pragma unroll
+                for (int k = 0; k < 4; k++) values[k] += added[k];
+            }
+        }
         store<4>(split + (index_t)i * 4, values);
     }
 }
@@ -38,9 +46,9 @@ __device__ void join_heads(const T *split, T *packed, int batch, int tokens, int
 }
 
 #define FOR_TYPE(T, name)                                                                                          \
-    extern "C" __global__ void split_heads_##name(const T *packed, T *split, int batch, int tokens, int padded,    \
-                                                  int parts, int heads, int d) {                                   \
-        split_heads(packed, split, batch, tokens, padded, parts, heads, d);                                        \
+    extern "C" __global__ void split_heads_##name(const T *packed, const float *bias, T *split, int batch,         \
+                                                  int tokens, int padded, int parts, int heads, int d) {           \
+        split_heads(packed, bias, split, batch, tokens, padded, parts, heads, d);                                        \
     }                                                                                                              \
     extern "C" __global__ void join_heads_##name(const T *split, T *packed, int batch, int tokens, int padded,     \
                                                  int parts, int heads, int d) {                                    \

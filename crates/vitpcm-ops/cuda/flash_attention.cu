@@ -2,57 +2,22 @@
 // tokens: a block of 128 queries meets the keys in tiles of 64, softmax is carried along (running maximum and sum).
 //
 // Four warps of 32 queries each. Products are mma.m16n8k16; a warp's scores stay in registers and are, rounded to bf16,
-// the left factor of the product with the values. Tiles go through shared memory in two stages, their 16-byte pieces
-// permuted within a row so that eight rows' pieces lie in different banks.
-#include "values.cuh"
+// the left factor of the product with the values. Tiles go through shared memory in two stages.
+//
+// The bias of queries, keys and values may still be missing from qkv: that of the queries is added to registers, that of
+// the values to the result, since a row's weights sum to one; that of the keys adds the same to all scores of a row,
+// which softmax does not see.
+#include "attention_tiles.cuh"
 
 namespace {
-const int QUERIES = 128, KEYS = 64, FEATURES = 64, THREADS = 128, PIECES = FEATURES / 8;
-
-__device__ __forceinline__ unsigned piece_address(unsigned tile, int row, int piece) {
-    return tile + (row * PIECES + (piece ^ (row & 7))) * 16;
+const int QUERIES = 128, KEYS = 64, THREADS = 128;
 }
 
-// 16 bytes from global to shared memory, or zeros.
-__device__ __forceinline__ void copy_piece(unsigned to, const bf16 *from, bool exists) {
-    int bytes = exists ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
-}
-__device__ __forceinline__ void end_of_copies() { asm volatile("cp.async.commit_group;"); }
-template <int PENDING> __device__ __forceinline__ void wait_for_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING));
-}
-
-__device__ __forceinline__ void load_matrices(unsigned (&to)[4], unsigned address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(address));
-}
-__device__ __forceinline__ void load_transposed(unsigned (&to)[4], unsigned address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(address));
-}
-__device__ __forceinline__ void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-__device__ __forceinline__ unsigned pair(float low, float high) {
-    __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<unsigned *>(&both);
-}
-} // namespace
-
-// qkv [B, N, 3, heads, 64], y [B, N, heads, 64]; blocks: (queries / 128, B · heads).
+// qkv [B, N, 3, heads, 64], bias [3, heads, 64] or null, y [B, N, heads, 64]; log_sums, for backward or null, is
+// [B, heads, N]: the logarithms to base 2 of the sums over keys of exp(score); blocks: (queries / 128, B · heads).
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    flash_attention(const bf16 *qkv, bf16 *y, int tokens, int heads, float scale_log2) {
+    flash_attention(const bf16 *qkv, const float *bias, bf16 *y, float *log_sums, int tokens, int heads,
+                    float scale_log2) {
     __shared__ __align__(128) bf16 shared[2][2][KEYS * FEATURES];
     int image = blockIdx.y / heads, head = blockIdx.y % heads;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -78,6 +43,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
         for (int k = 0; k < 4; k++)
             load_matrices(q[m][k], piece_address(base, warp * 32 + m * 16 + lane % 16, k * 2 + lane / 16));
+    if (bias) {
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+#pragma unroll
+            for (int right = 0; right < 2; right++) {
+                float added[2];
+                load<2>(bias + head * FEATURES + k * 16 + right * 8 + lane % 4 * 2, added);
+#pragma unroll
+                for (int m = 0; m < 2; m++)
+#pragma unroll
+                    for (int i = 2 * right; i < 2 * right + 2; i++) {
+                        float2 both = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&q[m][k][i]));
+                        q[m][k][i] = pair(both.x + added[0], both.y + added[1]);
+                    }
+            }
+    }
     __syncthreads();
 
     auto fetch = [&](int tile, int stage) {
@@ -188,10 +169,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
             float inverse = 1.0f / total;
             int token = first_query + warp * 32 + m * 16 + half * 8 + lane / 4;
             if (token >= tokens) continue;
+            if (log_sums && lane % 4 == 0)
+                log_sums[(index_t)blockIdx.y * tokens + token] = largest[m][half] * scale_log2 + log2f(total);
             bf16 *row = y + ((index_t)(image * tokens + token) * heads + head) * FEATURES + lane % 4 * 2;
 #pragma unroll
-            for (int n = 0; n < 8; n++)
-                *reinterpret_cast<unsigned *>(row + n * 8) =
-                    pair(out[m][n][2 * half] * inverse, out[m][n][2 * half + 1] * inverse);
+            for (int n = 0; n < 8; n++) {
+                float added[2] = {};
+                if (bias) load<2>(bias + (2 * heads + head) * FEATURES + n * 8 + lane % 4 * 2, added);
+                *reinterpret_cast<unsigned *>(row + n * 8) = pair(out[m][n][2 * half] * inverse + added[0],
+                                                                  out[m][n][2 * half + 1] * inverse + added[1]);
+            }
         }
 }

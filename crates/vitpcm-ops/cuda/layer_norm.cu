@@ -56,10 +56,10 @@ __device__ void forward(const float *x, const float *weight, const float *bias, 
     values.write(y + (index_t)row * columns, columns);
 }
 
-// The gradient of x, and the rows' statistics for the gradients of weight and bias.
+// The gradient of x, plus `around` where that is not null, and the rows' statistics for the gradients of weight and bias.
 template <int N, int STEPS, typename T>
-__device__ void backward(const float *x, const float *weight, const T *grad_y, float *grad_x, float *statistics,
-                         int rows, int columns, float eps) {
+__device__ void backward(const float *x, const float *weight, const T *grad_y, const float *around, float *grad_x,
+                         float *statistics, int rows, int columns, float eps) {
     int row = blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return;
     Row<N, STEPS> values, grads;
@@ -81,10 +81,13 @@ __device__ void backward(const float *x, const float *weight, const T *grad_y, f
     sum = warp_sum(sum) / columns;
     along = warp_sum(along) * scale * scale / columns;
 #pragma unroll
-    for (int step = 0; step < STEPS; step++)
+    for (int step = 0; step < STEPS; step++) {
+        float added[N] = {};
+        if (around && values.start(step) < columns) load<N>(around + (index_t)row * columns + values.start(step), added);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            grads.values[step][k] = scale * (grads.values[step][k] - sum - values.values[step][k] * along);
+            grads.values[step][k] = scale * (grads.values[step][k] - sum - values.values[step][k] * along) + added[k];
+    }
     grads.write(grad_x + (index_t)row * columns, columns);
     if (threadIdx.x == 0) {
         statistics[2 * row] = found.x;
@@ -99,9 +102,9 @@ __device__ void backward(const float *x, const float *weight, const T *grad_y, f
         forward<N, STEPS>(x, weight, bias, y, rows, columns, eps);                                                 \
     }                                                                                                              \
     extern "C" __global__ void layer_norm_backward_##name(const float *x, const float *weight, const T *grad_y,    \
-                                                          float *grad_x, float *statistics, int rows, int columns, \
-                                                          float eps) {                                             \
-        backward<N, STEPS>(x, weight, grad_y, grad_x, statistics, rows, columns, eps);                             \
+                                                          const float *around, float *grad_x, float *statistics,   \
+                                                          int rows, int columns, float eps) {                      \
+        backward<N, STEPS>(x, weight, grad_y, around, grad_x, statistics, rows, columns, eps);                     \
     }
 FOR_WIDTH(4, 3, float, 384_f32)
 FOR_WIDTH(4, 3, bf16, 384_bf16)

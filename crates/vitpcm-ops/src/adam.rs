@@ -1,4 +1,4 @@
-//! What an optimiser does to one parameter, in place: a step of Adam, and a moving average.
+//! What an optimiser does to parameters, in place: a step of Adam, and a moving average.
 
 use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, Tensor, bail};
 use rayon::prelude::*;
@@ -23,25 +23,40 @@ pub struct AdamStep {
 /// Elements a thread takes at a time.
 pub(crate) const CHUNK: usize = 1 << 14;
 
-/// Moves both means towards the gradient and the weight against it:
+/// A parameter and what a step of Adam needs beside it: four tensors of f32 and of one shape that share no memory. All
+/// but the gradient are contiguous.
+#[derive(Debug, Clone, Copy)]
+pub struct AdamParameter<'a> {
+    /// The parameter (w).
+    pub weight: &'a Tensor,
+    /// Moving mean of the gradient (m).
+    pub mean: &'a Tensor,
+    /// Moving mean of the squared gradient (v).
+    pub mean_square: &'a Tensor,
+    /// The gradient (g).
+    pub gradient: &'a Tensor,
+}
+
+/// Moves both means of every parameter towards its gradient and the weight against it:
 /// `m ← β₁ m + (1 − β₁) g`, `v ← β₂ v + (1 − β₂) g²`, `w ← w − rate · m / (√v / root_correction2 + eps)`.
 ///
-/// All four tensors are contiguous f32, of one shape, and share no memory.
-pub fn adam_step(
-    weight: &Tensor,
-    mean: &Tensor,
-    mean_square: &Tensor,
-    gradient: &Tensor,
-    step: AdamStep,
-) -> Result<()> {
-    if [mean, mean_square, gradient].iter().any(|tensor| tensor.dims() != weight.dims()) {
-        bail!("adam: the parameter {:?}, its means and its gradient differ in shape", weight.dims());
+/// All parameters are on one device.
+pub fn adam_step(parameters: &[AdamParameter<'_>], step: AdamStep) -> Result<()> {
+    for AdamParameter { weight, mean, mean_square, gradient } in parameters {
+        if [mean, mean_square, gradient].iter().any(|tensor| tensor.dims() != weight.dims()) {
+            bail!("adam: the parameter {:?}, its means and its gradient differ in shape", weight.dims());
+        }
     }
-    let gradient = gradient.contiguous()?;
     #[cfg(feature = "cuda")]
-    if crate::cuda::run_on_cuda(&[weight]) {
-        return crate::cuda::adam::adam_step(weight, mean, mean_square, &gradient, step);
+    if parameters.iter().all(|parameter| crate::cuda::run_on_cuda(&[parameter.weight])) {
+        return crate::cuda::adam::adam_step(parameters, step);
     }
+    parameters.iter().try_for_each(|&parameter| step_of_one(parameter, step))
+}
+
+fn step_of_one(parameter: AdamParameter<'_>, step: AdamStep) -> Result<()> {
+    let AdamParameter { weight, mean, mean_square, gradient } = parameter;
+    let gradient = gradient.contiguous()?;
     if !weight.device().is_cpu() {
         return composed(weight, mean, mean_square, &gradient, step);
     }

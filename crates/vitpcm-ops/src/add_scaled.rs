@@ -107,7 +107,8 @@ mod on_cuda {
     use candle_core::{CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
 
     use super::{branch_gradient, scale_gradient};
-    use crate::cuda::{View, elementwise};
+    use crate::cuda::View;
+    use crate::cuda::elementwise::{self, Branch};
 
     pub(super) struct AddScaled;
 
@@ -138,7 +139,7 @@ mod on_cuda {
             branch_layout: &Layout,
         ) -> Result<(CudaStorage, Shape)> {
             let (x, branch) = (View::new(x, x_layout)?, View::new(branch, branch_layout)?);
-            let y = elementwise::add_scaled(&x, &branch, None, columns(x_layout.dims()))?;
+            let y = elementwise::add_scaled(&x, &branch, &Branch::default(), columns(x_layout.dims()))?;
             Ok((y.into_storage(), x_layout.shape().clone()))
         }
 
@@ -182,8 +183,8 @@ mod on_cuda {
             scale_layout: &Layout,
         ) -> Result<(CudaStorage, Shape)> {
             let (x, branch) = (View::new(x, x_layout)?, View::new(branch, branch_layout)?);
-            let scale = View::new(scale, scale_layout)?;
-            let y = elementwise::add_scaled(&x, &branch, Some(&scale), columns(x_layout.dims()))?;
+            let scale = Branch { scale: Some(View::new(scale, scale_layout)?), ..Branch::default() };
+            let y = elementwise::add_scaled(&x, &branch, &scale, columns(x_layout.dims()))?;
             Ok((y.into_storage(), x_layout.shape().clone()))
         }
 

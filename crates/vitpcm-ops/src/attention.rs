@@ -9,8 +9,13 @@ use crate::cpu::attention::{self as kernels, AttentionShape};
 use crate::cpu::attention_backward::{self, AttentionPass};
 use crate::cpu::simd::SimdPath;
 #[cfg(feature = "cuda")]
-use crate::cuda::{self, View};
+use crate::cuda::{
+    self, View,
+    attention::{Attended, Pass},
+};
+use crate::linear::linear;
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
+use crate::transformer_block::Affine;
 
 /// Multi-head self-attention from packed queries, keys and values, scaled by `1/sqrt(D / num_heads)`. No matrix of
 /// tokens by tokens is kept for the gradient; on the CPU none ever exists.
@@ -23,8 +28,8 @@ pub fn attention(qkv: &Tensor, num_heads: usize) -> Result<Tensor> {
     if !has_attention_kernels(qkv, shape.head_dim) {
         return composed::attention(qkv, num_heads);
     }
-    let log_sums = if qkv.track_op() { LogSums::Keep(Mutex::new(Vec::new())) } else { LogSums::Drop };
-    qkv.contiguous()?.apply_op1(Attention { shape, log_sums })
+    let log_sums = if qkv.track_op() { LogSums::keep(qkv) } else { LogSums::Drop };
+    qkv.contiguous()?.apply_op1(Attention { shape, bias: None, log_sums })
 }
 
 fn shape_of(qkv: &Tensor, num_heads: usize) -> Result<AttentionShape> {
@@ -41,22 +46,54 @@ pub(crate) fn has_attention_kernels(x: &Tensor, head_dim: usize) -> bool {
     has_kernels(&[x]) && (!x.device().is_cuda() || head_dim.is_multiple_of(4))
 }
 
+/// [`attention`] behind the linear layer that makes queries, keys and values. On a GPU and without a graph, the layer's
+/// bias is added within the kernel.
+pub(crate) fn attention_of_layer(x: &Tensor, layer: &Affine, num_heads: usize) -> Result<Tensor> {
+    let head_dim = layer.bias.elem_count() / (3 * num_heads).max(1);
+    let has_graph = [x, &layer.weight, &layer.bias].into_iter().any(Tensor::track_op);
+    if has_graph || !x.device().is_cuda() || !has_attention_kernels(x, head_dim) {
+        return attention(&linear(x, &layer.weight, Some(&layer.bias))?, num_heads);
+    }
+    let qkv = linear(x, &layer.weight, None)?;
+    let bias = Some(layer.bias.contiguous()?);
+    let operation = Attention { shape: shape_of(&qkv, num_heads)?, bias, log_sums: LogSums::Drop };
+    qkv.apply_op1_no_bwd(&operation)
+}
+
 /// Attention without a graph, for tensors that [`has_attention_kernels`], and what [`Attention::bwd`] needs of it.
 pub(crate) fn attention_to_go_back(qkv: &Tensor, num_heads: usize) -> Result<(Tensor, Attention)> {
     let shape = shape_of(qkv, num_heads)?;
-    let operation = Attention { shape, log_sums: LogSums::Keep(Mutex::new(Vec::new())) };
+    let operation = Attention { shape, bias: None, log_sums: LogSums::keep(qkv) };
     Ok((qkv.apply_op1_no_bwd(&operation)?, operation))
 }
 
 pub(crate) struct Attention {
     shape: AttentionShape,
+    /// What is still to be added to queries, keys and values; on GPUs only.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    bias: Option<Tensor>,
     log_sums: LogSums,
 }
 
 /// The rows' log-sum-exp, all that backward needs besides input and output.
 enum LogSums {
     Keep(Mutex<Vec<f32>>),
+    /// Set where the kernels that need them ran.
+    #[cfg(feature = "cuda")]
+    OnCuda(Box<std::sync::OnceLock<cuda::Array>>),
     Drop,
+}
+
+impl LogSums {
+    /// To be kept where qkv is.
+    fn keep(qkv: &Tensor) -> Self {
+        #[cfg(feature = "cuda")]
+        if qkv.device().is_cuda() {
+            return Self::OnCuda(Box::default());
+        }
+        let _ = qkv;
+        Self::Keep(Mutex::new(Vec::new()))
+    }
 }
 
 impl CustomOp1 for Attention {
@@ -73,7 +110,7 @@ impl CustomOp1 for Attention {
                 kernels::forward(SimdPath::detect(), self.shape, qkv, &mut y, Some(&mut log_sums));
                 *kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = log_sums;
             }
-            LogSums::Drop => kernels::forward(SimdPath::detect(), self.shape, qkv, &mut y, None),
+            _ => kernels::forward(SimdPath::detect(), self.shape, qkv, &mut y, None),
         }
         Ok((CpuStorage::F32(y), (self.shape.batch, self.shape.tokens, self.shape.features()).into()))
     }
@@ -84,7 +121,16 @@ impl CustomOp1 for Attention {
         storage: &candle_core::CudaStorage,
         layout: &Layout,
     ) -> Result<(candle_core::CudaStorage, Shape)> {
-        let y = cuda::attention::forward(self.shape, &View::new(storage, layout)?)?;
+        let bias = self.bias.as_ref().map(View::of).transpose()?;
+        let qkv = View::new(storage, layout)?;
+        let pass = match self.log_sums {
+            LogSums::Drop => Pass::Inference,
+            LogSums::Keep(_) | LogSums::OnCuda(_) => Pass::Training,
+        };
+        let Attended { y, log_sums } = cuda::attention::forward(self.shape, &qkv, bias.as_ref(), pass)?;
+        if let (LogSums::OnCuda(kept), Some(log_sums)) = (&self.log_sums, log_sums) {
+            let _ = kept.set(log_sums);
+        }
         Ok((y.into_storage(), (self.shape.batch, self.shape.tokens, self.shape.features()).into()))
     }
 
@@ -92,7 +138,18 @@ impl CustomOp1 for Attention {
         let grad_y = grad_y.contiguous()?;
         #[cfg(feature = "cuda")]
         if qkv.device().is_cuda() {
-            let grad_qkv = cuda::attention::backward(self.shape, &View::of(qkv)?, &View::of(&grad_y)?)?;
+            let (view, grad_y) = (View::of(qkv)?, View::of(&grad_y)?);
+            let log_sums = match &self.log_sums {
+                LogSums::OnCuda(log_sums) => log_sums.get(),
+                LogSums::Keep(_) | LogSums::Drop => None,
+            };
+            let grad_qkv = match log_sums {
+                Some(log_sums) => {
+                    let (y, log_sums) = (View::of(y)?, log_sums.view());
+                    cuda::attention::flash_backward(self.shape, &view, &y, &log_sums, &grad_y)?
+                }
+                None => cuda::attention::backward(self.shape, &view, &grad_y)?,
+            };
             return Ok(Some(grad_qkv.into_tensor(qkv.dims())));
         }
         let LogSums::Keep(log_sums) = &self.log_sums else {

@@ -22,6 +22,16 @@ pub struct DropoutMask {
 }
 
 impl DropoutMask {
+    /// The mask, refused where no share of elements is its rate.
+    pub(crate) fn checked(mask: Option<Self>) -> Result<Option<Self>> {
+        match mask {
+            Some(mask) if !(0.0..1.0).contains(&mask.rate) => {
+                bail!("dropout: the rate is {}, expected at least 0 and less than 1", mask.rate)
+            }
+            _ => Ok(mask),
+        }
+    }
+
     /// What the other elements are multiplied with, so that the expectation stays.
     pub(crate) fn kept(&self) -> f32 {
         1.0 / (1.0 - self.rate)
@@ -51,9 +61,7 @@ pub fn uniform(bits: u64) -> f32 {
 
 /// Sets the mask's elements to zero and divides the others by `1 - rate`.
 pub fn dropout(x: &Tensor, mask: DropoutMask) -> Result<Tensor> {
-    if !(0.0..1.0).contains(&mask.rate) {
-        bail!("dropout: the rate is {}, expected at least 0 and less than 1", mask.rate);
-    }
+    DropoutMask::checked(Some(mask))?;
     if has_kernels(&[x]) {
         x.contiguous()?.apply_op1(Dropout(mask))
     } else {

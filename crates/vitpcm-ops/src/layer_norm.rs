@@ -97,24 +97,29 @@ impl CustomOp3 for LayerNorm {
         _y: &Tensor,
         grad_y: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (grad_x, grad_weight, grad_bias) = gradients(x, weight, bias, self.eps, &grad_y.contiguous()?)?;
+        let (grad_x, grad_weight, grad_bias) =
+            gradients(x, weight, bias, self.eps, &grad_y.contiguous()?, None)?;
         let of = |argument: &Tensor, grad: Tensor| argument.track_op().then_some(grad);
         Ok((of(x, grad_x), of(weight, grad_weight), of(bias, grad_bias)))
     }
 }
 
-/// The gradients of [`layer_norm`]'s x, weight and bias. All tensors are contiguous.
+/// The gradients of [`layer_norm`]'s x, weight and bias, the first with what came `around` the norm added. All tensors are
+/// contiguous.
 pub(crate) fn gradients(
     x: &Tensor,
     weight: &Tensor,
     bias: &Tensor,
     eps: f32,
     grad_y: &Tensor,
+    around: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
+        let around = around.map(|around| View::of(around)?.expect(DType::F32)).transpose()?;
+        let (x_view, weight_view, grad_y) = (View::of(x)?, View::of(weight)?, View::of(grad_y)?);
         let (grad_x, grads) =
-            cuda::layer_norm::backward(&View::of(x)?, &View::of(weight)?, &View::of(grad_y)?, eps)?;
+            cuda::layer_norm::backward(&x_view, &weight_view, &grad_y, around.as_ref(), eps)?;
         let columns = weight.elem_count();
         let grads = grads.into_tensor(2 * columns);
         let part = |index: usize| grads.narrow(0, index * columns, columns);
@@ -130,6 +135,9 @@ pub(crate) fn gradients(
         let grads = kernels::Gradients { x: &mut grad_x, weight: &mut grad_weight, bias: &mut grad_bias };
         kernels::backward(SimdPath::detect(), norm, x.get()?, grad_y.get()?, grads);
     }
-    let (grad_x, grad_weight) = (tensor(grad_x, x.dims())?, tensor(grad_weight, weight.dims())?);
-    Ok((grad_x, grad_weight, tensor(grad_bias, bias.dims())?))
+    let mut grad_x = tensor(grad_x, x.dims())?;
+    if let Some(around) = around {
+        grad_x = (grad_x + around)?;
+    }
+    Ok((grad_x, tensor(grad_weight, weight.dims())?, tensor(grad_bias, bias.dims())?))
 }

@@ -170,6 +170,17 @@ pub(crate) fn weight_gradient(x: &Tensor, weight: &Tensor, grad_y: &Tensor) -> R
     tensor(grad_weight, weight.dims())
 }
 
+/// The weight as products of type `dtype` take it, so that several of them round it once.
+pub(crate) fn rounded(weight: &Tensor, dtype: DType) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if weight.dtype() != dtype && cuda::run_on_cuda(&[weight]) && matches!(dtype, DType::F32 | DType::BF16) {
+        let weight = weight.contiguous()?;
+        return Ok(cuda::elementwise::cast(&View::of(&weight)?, dtype)?.into_tensor(weight.dims()));
+    }
+    let _ = dtype;
+    Ok(weight.clone())
+}
+
 /// The gradient of [`linear`]'s bias.
 pub(crate) fn bias_gradient(bias: &Tensor, grad_y: &Tensor) -> Result<Tensor> {
     #[cfg(feature = "cuda")]

@@ -1,6 +1,6 @@
-//! A whole transformer block as one node of the graph. Of its inside it keeps only what is dear to compute again, and its
-//! parameters' gradients are handed over directly: candle's graph would add each of them to zeros first, and keep every
-//! result of every operation until the end.
+//! Transformer blocks, all that are trained as one node of the graph. Of their inside it keeps only what is dear to compute
+//! again, and gradients are handed over directly: candle's graph would add each of them to zeros first, and keep
+//! every result of every operation until the end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,12 +9,11 @@ use candle_core::{
     CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor, TensorId, Var, bail,
 };
 
-use crate::add_scaled::{add_scaled, branch_gradient, scale_gradient};
-use crate::attention::{Attention, attention, attention_to_go_back, has_attention_kernels};
+use crate::attention::{Attention, attention_of_layer, attention_to_go_back, has_attention_kernels};
 use crate::dropout::{DropoutMask, dropped};
-use crate::gelu::{Gelu, gelu};
 use crate::layer_norm::{gradients as norm_gradients, layer_norm_to};
-use crate::linear::{bias_gradient, linear, linear_gelu, weight_gradient, x_gradient};
+use crate::linear::{bias_gradient, linear, linear_gelu, rounded, weight_gradient, x_gradient};
+use crate::linear_tail::{BranchEnd, Keep, activate, activate_backward};
 
 /// A weight and its bias: of a linear layer `[out, in]` and `[out]`, of a norm `[d]` and `[d]`.
 #[derive(Debug, Clone)]
@@ -30,8 +29,9 @@ impl Affine {
         Self { weight: self.weight.detach(), bias: self.bias.detach() }
     }
 
-    fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        linear(x, &self.weight, Some(&self.bias))
+    /// Without a graph, a linear layer's weight as products of this type take it.
+    fn for_products(&self, dtype: DType) -> Result<Self> {
+        Ok(Self { weight: rounded(&self.weight.detach(), dtype)?, bias: self.bias.detach() })
     }
 
     fn normalise(&self, x: &Tensor, options: &BlockOptions) -> Result<Tensor> {
@@ -70,17 +70,27 @@ impl BlockWeights {
         affine.into_iter().flat_map(Affine::tensors).chain(&self.scale1).chain(&self.scale2)
     }
 
-    fn detached(&self) -> Self {
-        Self {
+    /// Without a graph, and with the weights of linear layers as products of this type take them: rounded once for
+    /// all passes until they change.
+    pub fn for_products(&self, dtype: DType) -> Result<Self> {
+        Ok(Self {
             norm1: self.norm1.detached(),
-            qkv: self.qkv.detached(),
-            projection: self.projection.detached(),
+            qkv: self.qkv.for_products(dtype)?,
+            projection: self.projection.for_products(dtype)?,
             scale1: self.scale1.as_ref().map(Tensor::detach),
             norm2: self.norm2.detached(),
-            fc1: self.fc1.detached(),
-            fc2: self.fc2.detached(),
+            fc1: self.fc1.for_products(dtype)?,
+            fc2: self.fc2.for_products(dtype)?,
             scale2: self.scale2.as_ref().map(Tensor::detach),
-        }
+        })
+    }
+
+    fn attention_end(&self, options: &BlockOptions) -> BranchEnd<'_> {
+        BranchEnd { layer: &self.projection, mask: options.dropout[0], scale: self.scale1.as_ref() }
+    }
+
+    fn mlp_end(&self, options: &BlockOptions) -> BranchEnd<'_> {
+        BranchEnd { layer: &self.fc2, mask: options.dropout[2], scale: self.scale2.as_ref() }
     }
 }
 
@@ -118,56 +128,86 @@ impl ParameterGradients {
     }
 }
 
-/// A pre-norm transformer block. Where `gradients` is given, the parameters' gradients may go there instead of into
-/// candle's store; without, the block leaves a graph of single operations, or none where nothing is a variable.
+/// Pre-norm transformer blocks, one after the other. Where `gradients` is given, the parameters' gradients may go there
+/// instead of into candle's store; without, the blocks leave a graph of single operations, or none where nothing is a
+/// variable.
 ///
 /// # Shapes
 /// x `[B, N, D]`, f32; result as x.
-pub fn transformer_block(
+pub fn transformer_blocks(
     x: &Tensor,
-    weights: &BlockWeights,
-    options: &BlockOptions,
+    blocks: &[(&BlockWeights, BlockOptions)],
     gradients: Option<&ParameterGradients>,
 ) -> Result<Tensor> {
-    let is_trained = weights.tensors().chain([x]).any(Tensor::track_op);
-    let head_dim = x.dim(2)? / options.heads.max(1);
-    match gradients {
-        Some(gradients) if is_trained && has_attention_kernels(x, head_dim) => {
-            as_one_operation(x, weights, options, gradients)
+    let width = x.dim(2)?;
+    let has_kernels =
+        |(_, options): &(_, BlockOptions)| has_attention_kernels(x, width / options.heads.max(1));
+    let has_kernels = blocks.iter().all(has_kernels);
+    let mut x = x.clone();
+    for (index, (weights, options)) in blocks.iter().enumerate() {
+        let is_trained = weights.tensors().chain([&x]).any(Tensor::track_op);
+        match gradients {
+            Some(gradients) if is_trained && has_kernels => {
+                return as_one_operation(&x, &blocks[index..], gradients);
+            }
+            _ => x = by_single_operations(&x, weights, options)?,
         }
-        _ => by_single_operations(x, weights, options),
     }
+    Ok(x)
 }
 
 fn as_one_operation(
     x: &Tensor,
-    weights: &BlockWeights,
-    options: &BlockOptions,
+    blocks: &[(&BlockWeights, BlockOptions)],
     gradients: &ParameterGradients,
 ) -> Result<Tensor> {
     // Without a variable before it the operation would have no place in the graph.
-    let x = if x.track_op() { x.contiguous()? } else { Var::from_tensor(x)?.into_inner() };
-    let block = Block::forward(&x.detach(), weights, options, gradients)?;
-    x.apply_op1(block)
+    let (input, x) = match x.track_op() {
+        true => (Input::InGraph, x.contiguous()?),
+        false => (Input::Constant, Var::from_tensor(x)?.into_inner()),
+    };
+    let mut y = x.detach();
+    let mut kept = Vec::with_capacity(blocks.len());
+    for (weights, options) in blocks {
+        let block;
+        (y, block) = Block::forward(&y, weights, options, gradients)?;
+        kept.push(block);
+    }
+    x.apply_op1(Blocks { input, blocks: kept, y: Mutex::new(Some(y)) })
 }
 
 fn by_single_operations(x: &Tensor, weights: &BlockWeights, options: &BlockOptions) -> Result<Tensor> {
-    let [after_attention, within_mlp, after_mlp] = options.dropout;
-    let qkv = weights.qkv.apply(&weights.norm1.normalise(x, options)?)?;
-    let attended = weights.projection.apply(&attention(&qkv, options.heads)?)?;
-    let x = add_scaled(x, &dropped(attended, after_attention)?, weights.scale1.as_ref())?;
+    let attended = attention_of_layer(&weights.norm1.normalise(x, options)?, &weights.qkv, options.heads)?;
+    let (x, _) = weights.attention_end(options).forward(x, &attended, Keep::Nothing)?;
 
     let normed = weights.norm2.normalise(&x, options)?;
     let hidden = linear_gelu(&normed, &weights.fc1.weight, Some(&weights.fc1.bias))?;
-    let out = weights.fc2.apply(&dropped(hidden, within_mlp)?)?;
-    add_scaled(&x, &dropped(out, after_mlp)?, weights.scale2.as_ref())
+    let activated = dropped(hidden, options.dropout[1])?;
+    let (y, _) = weights.mlp_end(options).forward(&x, &activated, Keep::Nothing)?;
+    Ok(y)
 }
 
-/// A block on its way through the graph: what backward needs of forward. Norms, GELU and dropout are computed again.
+/// Whether anything asks for the gradient of a block's input.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Input {
+    InGraph,
+    Constant,
+}
+
+/// Blocks on their way through the graph.
+struct Blocks {
+    input: Input,
+    blocks: Vec<Block>,
+    /// The result, until the graph has taken it.
+    y: Mutex<Option<Tensor>>,
+}
+
+/// What backward needs of a block's forward pass. Norms, GELU and dropout are computed again.
 struct Block {
+    x: Tensor,
     /// With their graph identity.
     parameters: BlockWeights,
-    /// Without a graph.
+    /// Without a graph, in the type of the products.
     weights: BlockWeights,
     options: BlockOptions,
     gradients: ParameterGradients,
@@ -181,8 +221,6 @@ struct Block {
     /// What goes into GELU.
     hidden: Tensor,
     mlp_branch: Option<Tensor>,
-    /// The result, until the graph has taken it.
-    y: Mutex<Option<Tensor>>,
 }
 
 impl Block {
@@ -192,21 +230,20 @@ impl Block {
         parameters: &BlockWeights,
         options: &BlockOptions,
         gradients: &ParameterGradients,
-    ) -> Result<Self> {
-        let weights = parameters.detached();
-        let [after_attention, within_mlp, after_mlp] = options.dropout;
-        let qkv = weights.qkv.apply(&weights.norm1.normalise(x, options)?)?;
+    ) -> Result<(Tensor, Self)> {
+        let weights = parameters.for_products(options.dtype)?;
+        let Affine { weight, bias } = &weights.qkv;
+        let qkv = linear(&weights.norm1.normalise(x, options)?, weight, Some(bias))?;
         let (attended, attention) = attention_to_go_back(&qkv, options.heads)?;
-        let branch = dropped(weights.projection.apply(&attended)?, after_attention)?;
-        let middle = add_scaled(x, &branch, weights.scale1.as_ref())?;
-        let attention_branch = weights.scale1.is_some().then_some(branch);
+        let (middle, attention_branch) =
+            weights.attention_end(options).forward(x, &attended, Keep::ForBackward)?;
 
-        let hidden = weights.fc1.apply(&weights.norm2.normalise(&middle, options)?)?;
-        let activated = dropped(gelu(&hidden)?, within_mlp)?;
-        let branch = dropped(weights.fc2.apply(&activated)?, after_mlp)?;
-        let y = add_scaled(&middle, &branch, weights.scale2.as_ref())?;
-        let mlp_branch = weights.scale2.is_some().then_some(branch);
-        Ok(Self {
+        let normed = weights.norm2.normalise(&middle, options)?;
+        let (hidden, activated) = activate(&normed, &weights.fc1, options.dropout[1])?;
+        drop(normed);
+        let (y, mlp_branch) = weights.mlp_end(options).forward(&middle, &activated, Keep::ForBackward)?;
+        let block = Self {
+            x: x.clone(),
             parameters: parameters.clone(),
             weights,
             options: options.clone(),
@@ -218,24 +255,11 @@ impl Block {
             middle,
             hidden,
             mlp_branch,
-            y: Mutex::new(Some(y)),
-        })
+        };
+        Ok((y, block))
     }
 
-    /// Hands over the gradients of a linear layer and returns that of its input.
-    fn linear_backward(
-        &self,
-        parameters: &Affine,
-        weights: &Affine,
-        input: &Tensor,
-        grad: &Tensor,
-    ) -> Result<Tensor> {
-        self.gradients.add(&parameters.weight, weight_gradient(input, &weights.weight, grad)?)?;
-        self.gradients.add(&parameters.bias, bias_gradient(&weights.bias, grad)?)?;
-        x_gradient(input, &weights.weight, grad)
-    }
-
-    /// Likewise of a norm, whose input the residual stream goes around.
+    /// Hands over the gradients of a norm, whose input the residual stream goes around, and returns that of its input.
     fn norm_backward(
         &self,
         parameters: &Affine,
@@ -245,68 +269,81 @@ impl Block {
         grad_around: &Tensor,
     ) -> Result<Tensor> {
         let eps = self.options.eps as f32;
-        let (grad_input, weight, bias) = norm_gradients(input, &weights.weight, &weights.bias, eps, grad)?;
+        let (grad_input, weight, bias) =
+            norm_gradients(input, &weights.weight, &weights.bias, eps, grad, Some(grad_around))?;
         self.gradients.add(&parameters.weight, weight)?;
         self.gradients.add(&parameters.bias, bias)?;
-        grad_input + grad_around
+        Ok(grad_input)
     }
 
-    /// Likewise of a LayerScale.
+    /// Hands over the gradients of a branch's end, but for the linear layer's weight, and returns that of its product.
     fn branch_backward(
         &self,
-        scale: (Option<&Tensor>, Option<&Tensor>),
+        parameters: BranchEnd<'_>,
+        weights: BranchEnd<'_>,
         branch: Option<&Tensor>,
         grad_y: &Tensor,
-        mask: Option<DropoutMask>,
     ) -> Result<Tensor> {
-        let (parameter, weight) = scale;
-        if let (Some(parameter), Some(weight), Some(branch)) = (parameter, weight, branch) {
-            self.gradients.add(parameter, scale_gradient(weight, branch, grad_y)?)?;
+        let grads = weights.backward(branch, grad_y, self.options.dtype)?;
+        self.gradients.add(&parameters.layer.bias, grads.bias)?;
+        if let (Some(parameter), Some(grad)) = (parameters.scale, grads.scale) {
+            self.gradients.add(parameter, grad)?;
         }
-        dropped(branch_gradient(weight, grad_y, self.options.dtype)?, mask)
+        Ok(grads.product)
     }
 
-    fn backward(&self, x: &Tensor, grad_y: &Tensor) -> Result<Tensor> {
+    fn weight_backward(&self, parameters: &Affine, input: &Tensor, grad: &Tensor) -> Result<()> {
+        self.gradients.add(&parameters.weight, weight_gradient(input, &parameters.weight, grad)?)
+    }
+
+    /// Hands over the gradients of all parameters and returns that of x.
+    fn backward(&self, grad_y: &Tensor) -> Result<Tensor> {
         let (parameters, weights, options) = (&self.parameters, &self.weights, &self.options);
-        let [after_attention, within_mlp, after_mlp] = options.dropout;
+        let grad_middle = {
+            let (of_parameters, of_weights) = (parameters.mlp_end(options), weights.mlp_end(options));
+            let grad = self.branch_backward(of_parameters, of_weights, self.mlp_branch.as_ref(), grad_y)?;
+            let grad_activated = x_gradient(&self.hidden, &weights.fc2.weight, &grad)?;
+            let grads =
+                activate_backward(&weights.fc1.bias, &self.hidden, grad_activated, options.dropout[1])?;
+            self.weight_backward(&parameters.fc2, &grads.activated, &grad)?;
+            drop((grad, grads.activated));
+            self.gradients.add(&parameters.fc1.bias, grads.bias)?;
+            let normed = weights.norm2.normalise(&self.middle, options)?;
+            self.weight_backward(&parameters.fc1, &normed, &grads.hidden)?;
+            let grad = x_gradient(&normed, &weights.fc1.weight, &grads.hidden)?;
+            drop((normed, grads.hidden));
+            self.norm_backward(&parameters.norm2, &weights.norm2, &self.middle, &grad, grad_y)?
+        };
 
-        let scale = (parameters.scale2.as_ref(), weights.scale2.as_ref());
-        let grad = self.branch_backward(scale, self.mlp_branch.as_ref(), grad_y, after_mlp)?;
-        let activated = dropped(gelu(&self.hidden)?, within_mlp)?;
-        let grad = self.linear_backward(&parameters.fc2, &weights.fc2, &activated, &grad)?;
-        drop(activated);
-        let grad = dropped(grad, within_mlp)?;
-        let Some(grad) = Gelu.bwd(&self.hidden, &self.hidden, &grad)? else { bail!("GELU has a gradient") };
-        let normed = weights.norm2.normalise(&self.middle, options)?;
-        let grad = self.linear_backward(&parameters.fc1, &weights.fc1, &normed, &grad)?;
-        drop(normed);
-        let grad_middle =
-            self.norm_backward(&parameters.norm2, &weights.norm2, &self.middle, &grad, grad_y)?;
-
-        let scale = (parameters.scale1.as_ref(), weights.scale1.as_ref());
-        let grad =
-            self.branch_backward(scale, self.attention_branch.as_ref(), &grad_middle, after_attention)?;
-        let grad =
-            self.linear_backward(&parameters.projection, &weights.projection, &self.attended, &grad)?;
+        let (of_parameters, of_weights) = (parameters.attention_end(options), weights.attention_end(options));
+        let branch = self.attention_branch.as_ref();
+        let grad = self.branch_backward(of_parameters, of_weights, branch, &grad_middle)?;
+        self.weight_backward(&parameters.projection, &self.attended, &grad)?;
+        let grad = x_gradient(&self.attended, &weights.projection.weight, &grad)?;
         let Some(grad) = self.attention.bwd(&self.qkv, &self.attended, &grad)? else {
             bail!("attention has a gradient")
         };
-        let normed = weights.norm1.normalise(x, options)?;
-        let grad = self.linear_backward(&parameters.qkv, &weights.qkv, &normed, &grad)?;
-        self.norm_backward(&parameters.norm1, &weights.norm1, x, &grad, &grad_middle)
+        self.gradients.add(&parameters.qkv.bias, bias_gradient(&weights.qkv.bias, &grad)?)?;
+        let normed = weights.norm1.normalise(&self.x, options)?;
+        self.weight_backward(&parameters.qkv, &normed, &grad)?;
+        let grad = x_gradient(&normed, &weights.qkv.weight, &grad)?;
+        drop(normed);
+        self.norm_backward(&parameters.norm1, &weights.norm1, &self.x, &grad, &grad_middle)
     }
+}
 
+impl Blocks {
     fn take_result(&self) -> Result<Tensor> {
         match self.y.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(y) => Ok(y),
-            None => bail!("a transformer block was run twice"),
+            None => bail!("transformer blocks were run twice"),
         }
     }
 }
 
-impl CustomOp1 for Block {
+impl CustomOp1 for Blocks {
     fn name(&self) -> &'static str {
-        "transformer-block"
+        "transformer-blocks"
     }
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
@@ -314,7 +351,7 @@ impl CustomOp1 for Block {
         let (storage, layout) = y.storage_and_layout();
         match &*storage {
             Storage::Cpu(storage) => Ok((storage.clone(), layout.shape().clone())),
-            _ => bail!("a transformer block changed its device"),
+            _ => bail!("transformer blocks changed their device"),
         }
     }
 
@@ -329,12 +366,16 @@ impl CustomOp1 for Block {
         let (storage, layout) = y.storage_and_layout();
         match &*storage {
             Storage::Cuda(storage) => Ok((storage.try_clone(layout)?, layout.shape().clone())),
-            _ => bail!("a transformer block changed its device"),
+            _ => bail!("transformer blocks changed their device"),
         }
     }
 
-    fn bwd(&self, x: &Tensor, _y: &Tensor, grad_y: &Tensor) -> Result<Option<Tensor>> {
-        Ok(Some(self.backward(&x.detach(), &grad_y.contiguous()?)?))
+    fn bwd(&self, _x: &Tensor, _y: &Tensor, grad_y: &Tensor) -> Result<Option<Tensor>> {
+        let mut grad = grad_y.contiguous()?;
+        for block in self.blocks.iter().rev() {
+            grad = block.backward(&grad)?;
+        }
+        Ok((self.input == Input::InGraph).then_some(grad))
     }
 }
 
@@ -352,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_equals_its_single_operations_in_values_and_gradients() {
+    fn blocks_equal_their_single_operations_in_values_and_gradients() {
         let (width, mask) = (24, |position| Some(DropoutMask { key: 3, position, rate: 0.2 }));
         let mut seed = 0;
         let mut variables = Vec::new();
@@ -361,28 +402,23 @@ mod tests {
             variables.push(noise(dims, seed));
             variables[variables.len() - 1].as_tensor().clone()
         };
-        let mut affine =
-            |out: usize, weight: &[usize]| Affine { weight: variable(weight), bias: variable(&[out]) };
-        let weights = BlockWeights {
-            norm1: affine(width, &[width]),
-            qkv: affine(3 * width, &[3 * width, width]),
-            projection: affine(width, &[width, width]),
-            norm2: affine(width, &[width]),
-            fc1: affine(4 * width, &[4 * width, width]),
-            fc2: affine(width, &[width, 4 * width]),
-            scale1: Some(variable(&[width])),
-            scale2: Some(variable(&[width])),
+        let mut weights = || {
+            let mut affine =
+                |out: usize, weight: &[usize]| Affine { weight: variable(weight), bias: variable(&[out]) };
+            let (norm1, norm2) = (affine(width, &[width]), affine(width, &[width]));
+            let (qkv, projection) = (affine(3 * width, &[3 * width, width]), affine(width, &[width, width]));
+            let (fc1, fc2) = (affine(4 * width, &[4 * width, width]), affine(width, &[width, 4 * width]));
+            let (scale1, scale2) = (Some(variable(&[width])), Some(variable(&[width])));
+            BlockWeights { norm1, qkv, projection, scale1, norm2, fc1, fc2, scale2 }
         };
+        let weights = [weights(), weights()];
         let x = noise(&[2, 7, width], 100);
         for dropout in [[None; 3], [mask(0), mask(1000), mask(5000)]] {
             let options = BlockOptions { heads: 3, eps: 1e-6, dtype: DType::F32, dropout };
             let cotangent = noise(&[2, 7, width], 101);
+            let blocks = weights.each_ref().map(|weights| (weights, options.clone()));
             let run = |gradients: Option<&ParameterGradients>| {
-                let y = match gradients {
-                    Some(gradients) => as_one_operation(&x, &weights, &options, gradients),
-                    None => by_single_operations(&x, &weights, &options),
-                };
-                let y = y.unwrap();
+                let y = transformer_blocks(&x, &blocks, gradients).unwrap();
                 let store = (&y * cotangent.as_tensor()).unwrap().sum_all().unwrap().backward().unwrap();
                 (y, store)
             };
@@ -392,7 +428,7 @@ mod tests {
             let handed_over = handed_over.take();
             assert_close(&block, &single);
             assert_close(of_block.get(&x).unwrap(), of_single.get(&x).unwrap());
-            for parameter in weights.tensors() {
+            for parameter in weights.iter().flat_map(BlockWeights::tensors) {
                 assert_close(&handed_over[&parameter.id()], of_single.get(parameter).unwrap());
             }
         }

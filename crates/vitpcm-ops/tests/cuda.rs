@@ -77,8 +77,14 @@ fn outcome(
 #[track_caller]
 fn check(tolerance: f32, inputs: &[Input], operation: impl Fn(&[Tensor]) -> Result<Tensor>) {
     let Some(gpu) = gpu() else { return };
-    let (on_cpu, on_gpu) = (outcome(&Device::Cpu, inputs, &operation), outcome(&gpu, inputs, &operation));
-    for (index, (expected, found)) in on_cpu.iter().zip(&on_gpu).enumerate() {
+    assert_close(tolerance, &outcome(&Device::Cpu, inputs, &operation), &outcome(&gpu, inputs, &operation));
+}
+
+/// Results on the CPU and on the GPU: outputs, then gradients.
+#[track_caller]
+fn assert_close(tolerance: f32, on_cpu: &[Tensor], on_gpu: &[Tensor]) {
+    assert_eq!(on_cpu.len(), on_gpu.len());
+    for (index, (expected, found)) in on_cpu.iter().zip(on_gpu).enumerate() {
         assert_eq!(expected.dims(), found.dims(), "shape of result {index}");
         let values =
             |tensor: &Tensor| tensor.flatten_all().and_then(|flat| flat.to_vec1::<f32>()).expect("floats");
@@ -107,6 +113,11 @@ fn linear_layers_agree() {
     // Numbers of features that no vector divides.
     let odd = [f32s(&[5, 7], 1), f32s(&[21, 7], 2), f32s(&[21], 3)];
     check(EXACT, &odd, |v| ops::linear(&v[0], &v[1], Some(&v[2])));
+    // Rows for many stripes of sums, and columns of several blocks.
+    for columns in [300, 301] {
+        let tall = [f32s(&[3000, 8], 1), f32s(&[columns, 8], 2), f32s(&[columns], 3)];
+        check(EXACT, &tall, |v| ops::linear(&v[0], &v[1], Some(&v[2])));
+    }
 }
 
 #[test]
@@ -173,6 +184,111 @@ fn dropout_drops_the_same_elements() {
     let mask = ops::DropoutMask { key: 77, position: 12_345, rate: 0.3 };
     for (dtype, tolerance) in [(DType::F32, 0.0), (DType::BF16, ROUNDED)] {
         check(tolerance, &[in_type(&[3, 1003], 1, dtype)], |v| ops::dropout(&v[0], mask));
+    }
+}
+
+/// Blocks of noise: norms, linear layers, and LayerScale where asked for. The MLP's width is that of no vector.
+fn block_tensors(width: usize, mlp_width: usize, seed: u64) -> Vec<Tensor> {
+    let affine = |out: usize| vec![vec![out, width], vec![out]];
+    let mut shapes = vec![vec![width], vec![width], vec![width], vec![width]];
+    shapes.extend([affine(3 * width), affine(width), affine(mlp_width)].concat());
+    shapes.extend([vec![width, mlp_width], vec![width], vec![width], vec![width]]);
+    let scaled =
+        |(index, dims): (usize, &Vec<usize>)| (noise(dims, seed + index as u64) * 0.3).expect("scaled");
+    shapes.iter().enumerate().map(scaled).collect()
+}
+
+#[derive(Clone, Copy)]
+enum LayerScale {
+    With,
+    Without,
+}
+
+fn block_weights(tensors: &[Tensor], scale: LayerScale) -> ops::BlockWeights {
+    let affine =
+        |first: usize| ops::Affine { weight: tensors[first].clone(), bias: tensors[first + 1].clone() };
+    let scale = |index: usize| match scale {
+        LayerScale::With => Some(tensors[index].clone()),
+        LayerScale::Without => None,
+    };
+    let (norm1, norm2, qkv, projection) = (affine(0), affine(2), affine(4), affine(6));
+    let (fc1, fc2, scale1, scale2) = (affine(8), affine(10), scale(12), scale(13));
+    ops::BlockWeights { norm1, qkv, projection, scale1, norm2, fc1, fc2, scale2 }
+}
+
+#[derive(Clone, Copy)]
+struct BlockCase {
+    dims: [usize; 3],
+    heads: usize,
+    mlp_width: usize,
+    scale: LayerScale,
+    rate: f32,
+    dtype: DType,
+}
+
+impl BlockCase {
+    fn options(&self, device: &Device) -> ops::BlockOptions {
+        let dtype = if device.is_cuda() { self.dtype } else { DType::F32 };
+        let mask = |position| ops::DropoutMask { key: 7, position, rate: self.rate };
+        let dropout =
+            [mask(3), mask(1_000_001), mask(9_000_002)].map(|mask| (mask.rate > 0.0).then_some(mask));
+        ops::BlockOptions { heads: self.heads, eps: 1e-6, dtype, dropout }
+    }
+
+    /// The result of two blocks, then the gradients of x and of all parameters; without gradients, the result alone.
+    fn run(&self, device: &Device, trained: bool) -> Result<Vec<Tensor>> {
+        let to_variable = |tensor: &Tensor| match trained {
+            true => Ok(Var::from_tensor(&tensor.to_device(device)?)?.as_tensor().clone()),
+            false => tensor.to_device(device),
+        };
+        let tensors = |seed| -> Result<Vec<Tensor>> {
+            block_tensors(self.dims[2], self.mlp_width, seed).iter().map(to_variable).collect()
+        };
+        let (first, second) = (tensors(100)?, tensors(200)?);
+        let x = to_variable(&noise(&self.dims, 1))?;
+        let weights = [block_weights(&first, self.scale), block_weights(&second, self.scale)];
+        let blocks = weights.each_ref().map(|weights| (weights, self.options(device)));
+        let gradients = ops::ParameterGradients::default();
+        let y = ops::transformer_blocks(&x, &blocks, Some(&gradients))?;
+        let mut results = vec![y.clone()];
+        if trained {
+            let cotangent = noise(&self.dims, 99).to_device(device)?;
+            let store = (y * cotangent)?.sum_all()?.backward()?;
+            let handed_over = gradients.take();
+            results.push(store.get(&x).expect("a gradient of x").clone());
+            let num_parameters = match self.scale {
+                LayerScale::With => 14,
+                LayerScale::Without => 12,
+            };
+            for parameter in first[..num_parameters].iter().chain(&second[..num_parameters]) {
+                results.push(handed_over[&parameter.id()].clone());
+            }
+        }
+        results.iter().map(|tensor| tensor.to_device(&Device::Cpu)).collect()
+    }
+}
+
+#[test]
+fn transformer_blocks_agree() {
+    let Some(gpu) = gpu() else { return };
+    for (dtype, tolerance) in [(DType::F32, 1e-4), (DType::BF16, 4e-2)] {
+        // An MLP that no vector divides, and the attention kernel of 64 features a head.
+        for (dims, heads, mlp_width) in [([2, 9, 36], 3, 37), ([2, 70, 128], 2, 520), ([1, 200, 64], 1, 96)] {
+            for scale in [LayerScale::With, LayerScale::Without] {
+                for rate in [0.0, 0.2] {
+                    let case = BlockCase { dims, heads, mlp_width, scale, rate, dtype };
+                    for trained in [true, false] {
+                        let on = |device| case.run(device, trained).expect("the blocks run");
+                        assert_close(tolerance, &on(&Device::Cpu), &on(&gpu));
+                    }
+                }
+            }
+        }
+        // Without a graph, a width that no vector divides.
+        let (scale, rate) = (LayerScale::With, 0.2);
+        let case = BlockCase { dims: [2, 9, 21], heads: 3, mlp_width: 50, scale, rate, dtype };
+        let on = |device| case.run(device, false).expect("the blocks run");
+        assert_close(tolerance, &on(&Device::Cpu), &on(&gpu));
     }
 }
 
@@ -297,13 +413,27 @@ fn the_hv_bilstm_agrees() {
 fn optimisers_agree() {
     let Some(gpu) = gpu() else { return };
     let step = ops::AdamStep { beta1: 0.9, beta2: 0.999, rate: 0.01, root_correction2: 0.03, eps: 1e-7 };
+    // More parameters than one launch takes, some of them larger than its blocks, some that no vector divides.
     let on = |device: &Device| -> Result<Vec<Vec<f32>>> {
-        let tensor = |seed: u64| noise(&[5000], seed).to_device(device);
-        let (weight, mean, gradient) = (tensor(1)?, tensor(2)?, tensor(4)?);
-        let (mean_square, average) = (tensor(3)?.sqr()?, tensor(5)?);
-        ops::adam_step(&weight, &mean, &mean_square, &gradient, step)?;
-        ops::follow(&average, &weight, 0.9)?;
-        [weight, mean, mean_square, average].iter().map(|tensor| tensor.to_vec1::<f32>()).collect()
+        let sizes = (0..130).map(|index| if index % 50 == 3 { 200_001 } else { 7 * index + 1 });
+        let tensors = sizes.zip(0..).map(|(size, index)| {
+            let tensor = |seed: u64| noise(&[size], 4 * index + seed).to_device(device);
+            // A gradient that does not begin where its memory does.
+            let gradient = noise(&[size + 1], 4 * index + 3).to_device(device)?.narrow(0, 1, size)?;
+            Ok([tensor(0)?, tensor(1)?, tensor(2)?.sqr()?, gradient])
+        });
+        let tensors = tensors.collect::<Result<Vec<_>>>()?;
+        let parameters = tensors.iter().map(|[weight, mean, mean_square, gradient]| ops::AdamParameter {
+            weight,
+            mean,
+            mean_square,
+            gradient,
+        });
+        ops::adam_step(&parameters.collect::<Vec<_>>(), step)?;
+        let average = noise(&[200_001], 5).to_device(device)?;
+        ops::follow(&average, &tensors[3][0], 0.9)?;
+        let changed = tensors.iter().flat_map(|tensors| &tensors[..3]).chain([&average]);
+        changed.map(|tensor| tensor.to_vec1::<f32>()).collect()
     };
     let (a, b) = (on(&Device::Cpu).unwrap().concat(), on(&gpu).unwrap().concat());
     assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * a.abs().max(1.0)));

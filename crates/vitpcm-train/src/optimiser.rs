@@ -1,7 +1,7 @@
 //! Adam without weight decay, with its state in the open so that it can be saved and resumed bit for bit.
 
 use candle_core::{Tensor, Var};
-use vitpcm_ops::AdamStep;
+use vitpcm_ops::{AdamParameter, AdamStep};
 
 use crate::config::{AdamForm, ScheduleConfig};
 use crate::error::Result;
@@ -84,11 +84,11 @@ impl Adam {
             root_correction2: correction2.sqrt() as f32,
             eps: eps as f32,
         };
-        for (moments, gradient) in self.moments.iter().zip(gradients) {
-            let weight = moments.variable.as_tensor();
-            vitpcm_ops::adam_step(weight, &moments.mean, &moments.mean_square, gradient, step)?;
-        }
-        Ok(())
+        let parameters = self.moments.iter().zip(gradients).map(|(moments, gradient)| {
+            let Moments { variable, mean, mean_square, .. } = moments;
+            AdamParameter { weight: variable.as_tensor(), mean, mean_square, gradient }
+        });
+        Ok(vitpcm_ops::adam_step(&parameters.collect::<Vec<_>>(), step)?)
     }
 }
 

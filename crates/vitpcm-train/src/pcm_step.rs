@@ -80,9 +80,12 @@ impl PcmStep {
         let variables = parameters.make_trainable(|name| trained.includes(name, &config.backbone))?;
         let constants: Parameters =
             parameters.iter().map(|(name, tensor)| (name.to_owned(), tensor.detach())).collect();
+        let num_frozen_blocks = trained.num_frozen_blocks(config.backbone.depth()).unwrap_or(0);
         Ok(Self {
             network: PcmNetwork::new(config, &parameters)?.with_precision(precision),
-            constant_network: PcmNetwork::new(config, &constants)?.with_precision(precision),
+            constant_network: PcmNetwork::new(config, &constants)?
+                .with_precision(precision)
+                .with_frozen_blocks(num_frozen_blocks)?,
             classifier_weight: parameters.get(config.classifier_weight())?.clone(),
             config: config.clone(),
             losses: losses.clone(),

@@ -1,39 +1,53 @@
-//! A step of Adam on one parameter and a moving average, in place.
+//! A step of Adam on many parameters at once and a moving average, in place.
 
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::View;
-use super::launch::{Argument, ELEMENTWISE, Threads, launch};
-use crate::adam::AdamStep;
+use super::launch::{ADAM_PARAMETERS, Argument, ELEMENTWISE, Threads, launch};
+use crate::adam::{AdamParameter, AdamStep};
 
-pub(crate) fn adam_step(
-    weight: &Tensor,
-    mean: &Tensor,
-    mean_square: &Tensor,
-    gradient: &Tensor,
-    step: AdamStep,
-) -> Result<()> {
-    let view = |tensor| View::of(tensor)?.expect(DType::F32);
-    let (weight, mean, mean_square, gradient) =
-        (view(weight)?, view(mean)?, view(mean_square)?, view(gradient)?);
-    if [mean.len, mean_square.len, gradient.len] != [weight.len; 3] {
-        bail!("adam: the parameter, its means and its gradient differ in size");
+/// All parameters are on one device. Small ones would each take as long as the start of a kernel.
+pub(crate) fn adam_step(parameters: &[AdamParameter<'_>], step: AdamStep) -> Result<()> {
+    for parameters in parameters.chunks(ADAM_PARAMETERS) {
+        launch_step(parameters, step)?;
     }
+    Ok(())
+}
+
+/// Up to [`ADAM_PARAMETERS`] of them.
+fn launch_step(parameters: &[AdamParameter<'_>], step: AdamStep) -> Result<()> {
+    let gradients = parameters.iter().map(|parameter| parameter.gradient.contiguous());
+    let gradients = gradients.collect::<Result<Vec<_>>>()?;
+    let mut table = Box::new([[0; ADAM_PARAMETERS]; 5]);
+    let (mut device, mut largest) = (None, 0);
+    for (index, (parameter, gradient)) in parameters.iter().zip(&gradients).enumerate() {
+        let AdamParameter { weight, mean, mean_square, .. } = *parameter;
+        for (kind, tensor) in [weight, mean, mean_square, gradient].into_iter().enumerate() {
+            let view = View::of(tensor)?.expect(DType::F32)?;
+            if view.len != weight.elem_count() {
+                bail!("adam: the parameter, its means and its gradient differ in size");
+            }
+            table[kind][index] = view.pointer;
+            device = Some(view.device);
+        }
+        table[4][index] = weight.elem_count() as u64;
+        largest = largest.max(weight.elem_count());
+    }
+    let Some(device) = device else { return Ok(()) };
     let arguments = [
-        Argument::Pointer(weight.pointer),
-        Argument::Pointer(mean.pointer),
-        Argument::Pointer(mean_square.pointer),
-        Argument::Pointer(gradient.pointer),
-        Argument::Long(weight.len as i64),
+        Argument::AdamParameters(table),
         Argument::Float(step.beta1),
         Argument::Float(step.beta2),
         Argument::Float(step.rate),
         Argument::Float(step.root_correction2),
         Argument::Float(step.eps),
     ];
-    // SAFETY: all four have the length that the kernel is told. The first three are written though candle lends them for
+    let blocks = largest.div_ceil(4 * 256).min(144);
+    let threads = Threads::grid((blocks, parameters.len()), (256, 1));
+    // SAFETY: the tensors have the lengths that the kernel is told and, like `gradients`, live beyond the launch, behind
+    // which their memory is given back in order. The first three are written though candle lends them for
     // reading: everything that reads them is behind this launch on the same stream or has been before it.
-    unsafe { launch(&weight.device, ELEMENTWISE, "adam", Threads::striding(weight.len), &arguments) }
+    unsafe { launch(&device, ELEMENTWISE, "adam", threads, &arguments) }
 }
 
 pub(crate) fn follow(mean: &Tensor, value: &Tensor, decay: f32) -> Result<()> {

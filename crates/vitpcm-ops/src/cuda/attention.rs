@@ -1,11 +1,13 @@
-//! Attention. Forward in bf16 with 64 features a head, which all published ViTs have, is a kernel of ours that never
-//! stores the matrix of tokens by tokens. Everything else is cuBLAS's products over all heads at once and a softmax of
+//! Attention. In bf16 with 64 features a head, which all published ViTs have, it is kernels of ours that never store
+//! the matrix of tokens by tokens. Everything else is cuBLAS's products over all heads at once and a softmax of
 //! ours between them; the matrix exists for some images at a time, and backward computes it again.
 
-use candle_core::{DType, Result};
+use candle_core::{DType, Result, bail};
 
 use super::gemm::{Matrix, Product, gemm};
-use super::launch::{ATTENTION, Argument, FLASH_ATTENTION, SOFTMAX, Threads, kernel_for, launch};
+use super::launch::{
+    ATTENTION, Argument, FLASH_ATTENTION, FLASH_ATTENTION_BACKWARD, SOFTMAX, Threads, kernel_for, launch,
+};
 use super::{Array, View};
 use crate::cpu::attention::AttentionShape;
 
@@ -33,26 +35,20 @@ impl Heads {
         self.count() * self.padded * self.shape.head_dim
     }
 
-    fn layout_arguments(&self, from: u64, to: u64, parts: usize) -> [Argument; 8] {
+    fn layout_arguments(&self, pointers: &[u64], parts: usize) -> Vec<Argument> {
         let AttentionShape { batch, tokens, heads, head_dim } = self.shape;
         let int = |value: usize| Argument::Int(value as i32);
-        [
-            Argument::Pointer(from),
-            Argument::Pointer(to),
-            int(batch),
-            int(tokens),
-            int(self.padded),
-            int(parts),
-            int(heads),
-            int(head_dim),
-        ]
+        let pointers = pointers.iter().map(|&pointer| Argument::Pointer(pointer));
+        let sizes = [int(batch), int(tokens), int(self.padded), int(parts), int(heads), int(head_dim)];
+        pointers.chain(sizes).collect()
     }
 
-    /// `[B, N, parts, heads, d]` to `[parts, B, heads, P, d]`.
-    fn split(&self, packed: &View<'_>, parts: usize) -> Result<Array> {
+    /// `[B, N, parts, heads, d]` to `[parts, B, heads, P, d]`, plus a bias `[parts, heads, d]`.
+    fn split(&self, packed: &View<'_>, bias: Option<&View<'_>>, parts: usize) -> Result<Array> {
         let split = Array::new(&packed.device, self.dtype, parts * self.part_len())?;
         let name = kernel_for("split_heads", self.dtype);
-        let arguments = self.layout_arguments(packed.pointer, split.pointer, parts);
+        let bias = bias.map_or(0, |bias| bias.pointer);
+        let arguments = self.layout_arguments(&[packed.pointer, bias, split.pointer], parts);
         let threads = Threads::striding(parts * self.part_len() / 4);
         // SAFETY: both sides have the sizes that the kernel is told.
         unsafe { launch(&packed.device, ATTENTION, &name, threads, &arguments) }?;
@@ -62,7 +58,7 @@ impl Heads {
     /// The way back, into `packed` from its first element on.
     fn join(&self, split: &Array, packed: &View<'_>, parts: usize) -> Result<()> {
         let name = kernel_for("join_heads", self.dtype);
-        let arguments = self.layout_arguments(split.pointer, packed.pointer, parts);
+        let arguments = self.layout_arguments(&[split.pointer, packed.pointer], parts);
         let threads = Threads::striding(parts * self.part_len() / 4);
         // SAFETY: both sides have the sizes that the kernel is told.
         unsafe { launch(&packed.device, ATTENTION, &name, threads, &arguments) }
@@ -136,26 +132,67 @@ fn parts_of(shape: AttentionShape, dtype: DType) -> impl Iterator<Item = (usize,
         .map(move |first| (first, AttentionShape { batch: images.min(shape.batch - first), ..shape }))
 }
 
-pub(crate) fn forward(shape: AttentionShape, qkv: &View<'_>) -> Result<Array> {
+/// The bias that is still to be added to queries, keys and values.
+fn checked(bias: Option<&View<'_>>, shape: AttentionShape) -> Result<()> {
+    match bias {
+        Some(bias) if bias.dtype != DType::F32 || bias.len != 3 * shape.features() => {
+            bail!("attention: a bias of {} {:?} does not fit", bias.len, bias.dtype)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the kernels that never store the matrix of pairs take these values; tensors begin on 16 bytes then.
+pub(crate) fn is_flash(head_dim: usize, dtype: DType) -> bool {
+    dtype == DType::BF16 && head_dim == 64
+}
+
+/// What a forward pass leaves.
+pub(crate) struct Attended {
+    pub(crate) y: Array,
+    /// The logarithms of the softmaxes' sums, where the kernels of [`is_flash`] ran and were asked for them.
+    pub(crate) log_sums: Option<Array>,
+}
+
+/// Whether a backward pass will follow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pass {
+    Inference,
+    Training,
+}
+
+/// `bias` is added to qkv first.
+pub(crate) fn forward(
+    shape: AttentionShape,
+    qkv: &View<'_>,
+    bias: Option<&View<'_>>,
+    pass: Pass,
+) -> Result<Attended> {
+    checked(bias, shape)?;
     let image_len = shape.tokens * shape.features();
     let y = Array::new(&qkv.device, qkv.dtype, shape.batch * image_len)?;
-    if qkv.dtype == DType::BF16 && shape.head_dim == 64 && qkv.pointer.is_multiple_of(16) {
-        let scale = std::f32::consts::LOG2_E / (shape.head_dim as f32).sqrt();
+    if is_flash(shape.head_dim, qkv.dtype) && qkv.pointer.is_multiple_of(16) {
+        let log_sums = match pass {
+            Pass::Inference => None,
+            Pass::Training => Some(Array::new(&qkv.device, DType::F32, shape.rows())?),
+        };
         let arguments = [
             Argument::Pointer(qkv.pointer),
+            Argument::Pointer(bias.map_or(0, |bias| bias.pointer)),
             Argument::Pointer(y.pointer),
+            Argument::Pointer(log_sums.as_ref().map_or(0, |log_sums| log_sums.pointer)),
             Argument::Int(shape.tokens as i32),
             Argument::Int(shape.heads as i32),
-            Argument::Float(scale),
+            Argument::Float(flash_scale(shape)),
         ];
         let threads = Threads::grid((shape.tokens.div_ceil(128), shape.batch * shape.heads), (128, 1));
-        // SAFETY: qkv and y have the sizes that the kernel is told, and qkv begins on 16 bytes.
+        // SAFETY: qkv, y and the sums have the sizes that the kernel is told, and qkv begins on 16 bytes.
         unsafe { launch(&qkv.device, FLASH_ATTENTION, "flash_attention", threads, &arguments) }?;
-        return Ok(y);
+        return Ok(Attended { y, log_sums });
     }
     for (first, part) in parts_of(shape, qkv.dtype) {
         let heads = Heads::new(part, qkv.dtype);
-        let split = heads.split(&qkv.skip(first * 3 * image_len), 3)?;
+        let split = heads.split(&qkv.skip(first * 3 * image_len), bias, 3)?;
         let weights = heads.weights(qkv, &split)?;
         let attended = Array::new(&qkv.device, qkv.dtype, heads.part_len())?;
         let (weights, values) = (heads.pairs(&weights), heads.part(&split, 2));
@@ -163,10 +200,69 @@ pub(crate) fn forward(shape: AttentionShape, qkv: &View<'_>) -> Result<Array> {
         unsafe { gemm(&qkv.device, heads.product_over_pairs(), weights, values, heads.part(&attended, 0)) }?;
         heads.join(&attended, &y.view().skip(first * image_len), 1)?;
     }
-    Ok(y)
+    Ok(Attended { y, log_sums: None })
 }
 
-/// The gradient of qkv.
+/// What scores are multiplied with for powers of two.
+fn flash_scale(shape: AttentionShape) -> f32 {
+    std::f32::consts::LOG2_E / (shape.head_dim as f32).sqrt()
+}
+
+/// The gradient of qkv, which has its bias, where [`forward`] has left `log_sums` beside y.
+pub(crate) fn flash_backward(
+    shape: AttentionShape,
+    qkv: &View<'_>,
+    y: &View<'_>,
+    log_sums: &View<'_>,
+    grad_y: &View<'_>,
+) -> Result<Array> {
+    let grad_y = grad_y.clone().expect(qkv.dtype)?;
+    if ![qkv, y, &grad_y].iter().all(|view| view.pointer.is_multiple_of(16)) {
+        bail!("attention: a tensor does not begin on 16 bytes");
+    }
+    let device = &qkv.device;
+    let int = |value: usize| Argument::Int(value as i32);
+    let along = Array::new(device, DType::F32, shape.rows())?;
+    let arguments = [
+        Argument::Pointer(y.pointer),
+        Argument::Pointer(grad_y.pointer),
+        Argument::Pointer(along.pointer),
+        int(shape.rows()),
+        int(shape.tokens),
+        int(shape.heads),
+    ];
+    // SAFETY: y and grad_y are as many rows of 64 features as there are sums.
+    unsafe {
+        launch(
+            device,
+            FLASH_ATTENTION_BACKWARD,
+            "features_along",
+            Threads::each(8 * shape.rows()),
+            &arguments,
+        )
+    }?;
+    let grad_qkv = Array::new(device, qkv.dtype, qkv.len)?;
+    let arguments = [
+        Argument::Pointer(qkv.pointer),
+        Argument::Pointer(grad_y.pointer),
+        Argument::Pointer(log_sums.pointer),
+        Argument::Pointer(along.pointer),
+        Argument::Pointer(grad_qkv.pointer),
+        int(shape.tokens),
+        int(shape.heads),
+        Argument::Float(1.0 / (shape.head_dim as f32).sqrt()),
+        Argument::Float(flash_scale(shape)),
+    ];
+    let threads = Threads::grid((shape.tokens.div_ceil(64), shape.batch * shape.heads), (128, 1));
+    for name in ["grad_keys_and_values", "grad_queries"] {
+        // SAFETY: all arrays have the sizes that the kernel is told, and begin on 16 bytes. Together the two write
+        // every element of the gradient.
+        unsafe { launch(device, FLASH_ATTENTION_BACKWARD, name, threads, &arguments) }?;
+    }
+    Ok(grad_qkv)
+}
+
+/// The gradient of qkv, which has its bias.
 pub(crate) fn backward(shape: AttentionShape, qkv: &View<'_>, grad_y: &View<'_>) -> Result<Array> {
     let device = &qkv.device;
     let grad_y = grad_y.clone().expect(qkv.dtype)?;
@@ -174,8 +270,8 @@ pub(crate) fn backward(shape: AttentionShape, qkv: &View<'_>, grad_y: &View<'_>)
     let grad_qkv = Array::new(device, qkv.dtype, qkv.len)?;
     for (first, part) in parts_of(shape, qkv.dtype) {
         let heads = Heads::new(part, qkv.dtype);
-        let split = heads.split(&qkv.skip(first * 3 * image_len), 3)?;
-        let grad_attended = heads.split(&grad_y.skip(first * image_len), 1)?;
+        let split = heads.split(&qkv.skip(first * 3 * image_len), None, 3)?;
+        let grad_attended = heads.split(&grad_y.skip(first * image_len), None, 1)?;
         let weights = heads.weights(qkv, &split)?;
         let grads = Array::new(device, qkv.dtype, 3 * heads.part_len())?;
         let grad_scores = heads.pairs_array(qkv)?;

@@ -1,26 +1,22 @@
-//! Sums over the rows of a matrix, one a column.
+//! Sums over the rows of a matrix, one a column, alone or beside the pass that makes what is summed.
 
 use candle_core::{DType, Result};
 
+use super::elementwise::mask_arguments;
 use super::launch::{Argument, COLUMN_SUMS, Threads, kernel_for, launch};
 use super::{Array, View};
+use crate::dropout::DropoutMask;
 
 /// The sums of x `[rows, columns]`, f32.
 pub(crate) fn column_sums(x: &View<'_>, columns: usize) -> Result<Array> {
     let name = kernel_for("column_sums", x.dtype);
-    two_stages(x, columns, 1, |partial, rows, columns| {
-        (name.clone(), vec![Argument::Pointer(x.pointer), partial, rows, columns])
-    })
+    two_stages(x, columns, 1, &name, vec![Argument::Pointer(x.pointer)])
 }
 
 /// The sums of x · y, x f32.
 pub(crate) fn product_sums(x: &View<'_>, y: &View<'_>, columns: usize) -> Result<Array> {
     let name = kernel_for("product_sums", y.dtype);
-    two_stages(x, columns, 1, |partial, rows, columns| {
-        let arguments =
-            vec![Argument::Pointer(x.pointer), Argument::Pointer(y.pointer), partial, rows, columns];
-        (name.clone(), arguments)
-    })
+    two_stages(x, columns, 1, &name, vec![Argument::Pointer(x.pointer), Argument::Pointer(y.pointer)])
 }
 
 /// The gradients of layer norm's weight and, behind it, of its bias.
@@ -30,37 +26,74 @@ pub(crate) fn norm_sums(
     grad_y: &View<'_>,
     columns: usize,
 ) -> Result<Array> {
-    let name = kernel_for("norm_sums", grad_y.dtype);
-    two_stages(x, columns, 2, |partial, rows, columns| {
-        let arguments = vec![
-            Argument::Pointer(x.pointer),
-            Argument::Pointer(statistics.pointer),
-            Argument::Pointer(grad_y.pointer),
-            partial,
-            rows,
-            columns,
-        ];
-        (name.clone(), arguments)
-    })
+    let pointers = [x, statistics, grad_y].map(|view| Argument::Pointer(view.pointer));
+    two_stages(x, columns, 2, &kernel_for("norm_sums", grad_y.dtype), pointers.into())
 }
 
+/// The gradient of a residual branch's product (see [`super::elementwise::add_scaled`]), in `dtype`, and those of the bias
+/// and, behind it, of the scale. A scale comes with the branch that was kept.
+pub(crate) fn branch_backward(
+    grad_y: &View<'_>,
+    scale: Option<(&View<'_>, &View<'_>)>,
+    mask: Option<DropoutMask>,
+    columns: usize,
+    dtype: DType,
+) -> Result<(Array, Array)> {
+    let grad_y = grad_y.clone().expect(DType::F32)?;
+    let (scale, kept) = match scale {
+        Some((scale, kept)) => {
+            (scale.clone().expect(DType::F32)?.pointer, kept.clone().expect(dtype)?.pointer)
+        }
+        None => (0, 0),
+    };
+    let grad_branch = Array::new(&grad_y.device, dtype, grad_y.len)?;
+    let mut arguments: Vec<Argument> =
+        [grad_y.pointer, scale, kept, grad_branch.pointer].map(Argument::Pointer).into();
+    arguments.extend(mask_arguments(mask));
+    let sums = two_stages(&grad_y, columns, 2, &kernel_for("branch_backward", dtype), arguments)?;
+    Ok((grad_branch, sums))
+}
+
+/// Backward of [`super::elementwise::activate`]: what that returned, and the gradient of the bias. `grad` comes as the
+/// gradient of that and becomes the one of `hidden`.
+pub(crate) fn activate_backward(
+    hidden: &View<'_>,
+    grad: &View<'_>,
+    mask: Option<DropoutMask>,
+    columns: usize,
+) -> Result<(Array, Array)> {
+    let grad = grad.clone().expect(hidden.dtype)?;
+    let activated = Array::new(&hidden.device, hidden.dtype, hidden.len)?;
+    let mut arguments: Vec<Argument> =
+        [hidden.pointer, grad.pointer, activated.pointer].map(Argument::Pointer).into();
+    arguments.extend(mask_arguments(mask));
+    let name = kernel_for("activate_backward", hidden.dtype);
+    let sums = two_stages(hidden, columns, 1, &name, arguments)?;
+    Ok((activated, sums))
+}
+
+/// Runs a kernel that takes `arguments`, then where to put its stripes' sums, rows and columns, and adds up the stripes.
 fn two_stages(
     x: &View<'_>,
     columns: usize,
     sums_a_column: usize,
-    first: impl Fn(Argument, Argument, Argument) -> (String, Vec<Argument>),
+    name: &str,
+    mut arguments: Vec<Argument>,
 ) -> Result<Array> {
     let rows = x.len / columns.max(1);
-    let column_blocks = columns.div_ceil(64);
-    // Some thousand blocks fill any GPU; more would only add stripes to sum up.
-    let stripes = (2048 / column_blocks.max(1)).clamp(1, rows.div_ceil(16).max(1));
+    let column_blocks = columns.div_ceil(128);
+    // A thousand blocks fill any GPU; more would only add stripes to sum up.
+    let stripes = (1024 / column_blocks.max(1)).clamp(1, rows.div_ceil(8).max(1));
     let count = sums_a_column * columns;
     let partial = Array::new(&x.device, DType::F32, stripes * count)?;
-    let (name, arguments) =
-        first(Argument::Pointer(partial.pointer), Argument::Int(rows as i32), Argument::Int(columns as i32));
-    let threads = Threads::grid((column_blocks, stripes), (64, 4));
-    // SAFETY: x and what is summed beside it are `rows` rows of `columns`; `partial` has room for all stripes.
-    unsafe { launch(&x.device, COLUMN_SUMS, &name, threads, &arguments) }?;
+    arguments.extend([
+        Argument::Pointer(partial.pointer),
+        Argument::Int(rows as i32),
+        Argument::Int(columns as i32),
+    ]);
+    let threads = Threads::grid((column_blocks, stripes), (32, 8));
+    // SAFETY: x and what else is visited are `rows` rows of `columns`; `partial` has room for all stripes.
+    unsafe { launch(&x.device, COLUMN_SUMS, name, threads, &arguments) }?;
     add_stripes(&partial, stripes, count)
 }
 
@@ -74,7 +107,8 @@ pub(crate) fn add_stripes(partial: &Array, stripes: usize, count: usize) -> Resu
         Argument::Int(stripes as i32),
         Argument::Int(count as i32),
     ];
+    let threads = Threads::grid((count.div_ceil(32), 1), (32, 8));
     // SAFETY: `partial` is `stripes` times `count` long.
-    unsafe { launch(&partial.device, COLUMN_SUMS, "add_stripes", Threads::each(count), &arguments) }?;
+    unsafe { launch(&partial.device, COLUMN_SUMS, "add_stripes", threads, &arguments) }?;
     Ok(sums)
 }

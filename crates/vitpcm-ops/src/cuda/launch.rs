@@ -25,6 +25,7 @@ module!(CONV, "conv");
 module!(DEPTHWISE, "depthwise");
 module!(ELEMENTWISE, "elementwise");
 module!(FLASH_ATTENTION, "flash_attention");
+module!(FLASH_ATTENTION_BACKWARD, "flash_attention_backward");
 module!(LAYER_NORM, "layer_norm");
 module!(LSTM, "lstm");
 module!(MAX_POOL, "max_pool");
@@ -71,6 +72,9 @@ pub(crate) fn kernel_for(name: &str, dtype: DType) -> String {
     format!("{name}_{}", dtype.as_str())
 }
 
+/// How many parameters a launch of Adam takes.
+pub(crate) const ADAM_PARAMETERS: usize = 96;
+
 /// An argument of a kernel, passed as it lies in memory.
 pub(crate) enum Argument {
     Pointer(u64),
@@ -82,6 +86,8 @@ pub(crate) enum Argument {
     Walk([i32; 8]),
     /// The members of `struct Geometry` of `conv.cu`.
     Geometry([i32; 9]),
+    /// The members of `struct AdamParameters` of `elementwise.cu`.
+    AdamParameters(Box<[[u64; ADAM_PARAMETERS]; 5]>),
 }
 
 /// # Safety
@@ -106,6 +112,7 @@ pub(crate) unsafe fn launch(
             Argument::Float(value) => builder.arg(value),
             Argument::Walk(value) => builder.arg(value),
             Argument::Geometry(value) => builder.arg(value),
+            Argument::AdamParameters(value) => builder.arg(&**value),
         };
     }
     let config = LaunchConfig {

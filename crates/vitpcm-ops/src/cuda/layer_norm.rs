@@ -50,11 +50,12 @@ pub(crate) fn forward(
     Ok(y)
 }
 
-/// The gradient of x, and those of weight and bias, one behind the other.
+/// The gradient of x, with what came around the norm added, and those of weight and bias, one behind the other.
 pub(crate) fn backward(
     x: &View<'_>,
     weight: &View<'_>,
     grad_y: &View<'_>,
+    around: Option<&View<'_>>,
     eps: f32,
 ) -> Result<(Array, Array)> {
     let (rows, columns) = (x.len / weight.len.max(1), weight.len);
@@ -64,6 +65,7 @@ pub(crate) fn backward(
         Argument::Pointer(x.pointer),
         Argument::Pointer(weight.pointer),
         Argument::Pointer(grad_y.pointer),
+        Argument::Pointer(around.map_or(0, |around| around.pointer)),
         Argument::Pointer(grad_x.pointer),
         Argument::Pointer(statistics.pointer),
         Argument::Int(rows as i32),
