@@ -31,7 +31,7 @@ pub(crate) struct Args {
 
 pub(crate) fn join(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
-    if !(args.share >= 0.0) {
+    if args.share.is_nan() || args.share < 0.0 {
         return Err(usage(anyhow::anyhow!("--share {}: expected a number of at least 0", args.share)));
     }
     let found = MaskPairs::find(&args.first, &args.second, None).map_err(usage)?;
