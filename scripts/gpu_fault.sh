@@ -19,7 +19,7 @@ ends_with() { # CODE COMMAND...: the command's exit code, and what it says
     local expected=$1 code=0
     shift
     "$@" 2>stderr.txt >/dev/null || code=$?
-    echo "exit code $code: $(tail -n 1 stderr.txt | cut -c1-300)"
+    echo "exit code $code: $(grep -m 1 -i error stderr.txt | cut -c1-300)"
     [ "$code" = "$expected" ] || { cat stderr.txt; exit 1; }
 }
 

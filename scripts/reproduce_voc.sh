@@ -1,10 +1,11 @@
 #!/bin/bash
 # From the VOC 2012 devkit and backbone weights to the table of docs/results.md: a first round from tags, its masks of the
-# training images, a second round on them, masks of val, scores.
+# training images, a second round on them; a plain network that finds all of people, its masks joined to the second round's, a
+# third round on these; masks of val, scores.
 #
 #   scripts/reproduce_voc.sh VOCdevkit/VOC2012 dinov2s.safetensors OUT [vitpcm options such as --device cuda]
 #
-# FIRST_EPOCHS (10) and SECOND_EPOCHS (5) change how long the rounds are.
+# FIRST_EPOCHS (10), SECOND_EPOCHS (5), PLAIN_EPOCHS (4) and THIRD_EPOCHS (5) change how long the rounds are.
 # Every step is skipped or resumed when the script is run again. With ImageSets/Segmentation/trainaug.txt (or
 # SegmentationClassAug) the 10,582 images of trainaug are trained on, else the 1,464 of train.
 set -euo pipefail
@@ -31,7 +32,12 @@ score() { # NAME
 train first "${FIRST_EPOCHS:-10}" "$@"
 masks training-masks training --model "$out/first/model.safetensors" --skip-difficult --crf --scales 1,1.5 "$@"
 train second "${SECOND_EPOCHS:-5}" --pseudo-masks "$out/training-masks" "$@"
-for round in first second; do
+train plain "${PLAIN_EPOCHS:-4}" --set model.conditioning=none --set losses.et_target=none "$@"
+masks second-masks training --model "$out/second/model.safetensors" --skip-difficult "$@"
+masks plain-masks training --model "$out/plain/model.safetensors" --skip-difficult --crf --crf-iterations 5 "$@"
+"$vitpcm" join "$out/second-masks" "$out/plain-masks" --out "$out/joined-masks" --share 0.4
+train third "${THIRD_EPOCHS:-5}" --pseudo-masks "$out/joined-masks" "$@"
+for round in first second third; do
     model=(--model "$out/$round/model.safetensors")
     masks "$round-val" val "${model[@]}" "$@"; score "$round-val"
     masks "$round-val-crf" val "${model[@]}" --crf "$@"; score "$round-val-crf"
