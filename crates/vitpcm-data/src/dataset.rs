@@ -17,13 +17,18 @@ use vitpcm_masks::{BACKGROUND, Classes};
 pub struct TaggedImage {
     /// Path below the image folder, `/` between folders, extension kept; bytes that are not UTF-8 replaced.
     pub name: String,
-    /// Where the file is.
+    /// Where the file is; empty for one that is [gone](TaggedImage::gone).
     pub path: PathBuf,
     /// The classes in the image.
     pub tags: Tags,
 }
 
 impl TaggedImage {
+    /// An image that is no longer in the data set: loading it fails, and says so.
+    pub fn gone(name: String, tags: Tags) -> Self {
+        TaggedImage { name, path: PathBuf::new(), tags }
+    }
+
     /// The path, below a folder of masks, at which this image's mask is kept: its name with `.png` for extension.
     pub fn mask_name(&self) -> PathBuf {
         PathBuf::from(format!("{}.png", without_extension(&self.name)))

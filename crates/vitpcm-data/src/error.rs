@@ -30,6 +30,12 @@ pub enum DataError {
         /// Why, in words.
         reason: String,
     },
+    /// An image that a list still names.
+    #[error("{name}: no longer in the data set")]
+    Gone {
+        /// The image.
+        name: String,
+    },
     /// A mask, or a class list that was asked for, that cannot be used; the message names it.
     #[error(transparent)]
     Mask(#[from] MaskError),

@@ -149,6 +149,9 @@ impl Shared {
 
     fn prepare(&self, index: usize) -> Result<Prepared, DataError> {
         let (tagged, maker) = (&self.images[index], &self.maker);
+        if tagged.path.as_os_str().is_empty() {
+            return Err(DataError::Gone { name: tagged.name.clone() });
+        }
         let image = read_image(&tagged.path, &self.options.limits)?;
         let side = maker.first_side();
         let from = (image.width() as usize, image.height() as usize);

@@ -19,10 +19,17 @@ const CROPS: u64 = 4;
 pub struct MaskedImage {
     /// The image's path below its folder, without the extension.
     pub name: String,
-    /// The image.
+    /// The image; empty for one that is [gone](MaskedImage::gone).
     pub image: PathBuf,
     /// Its mask, one class index a pixel.
     pub mask: PathBuf,
+}
+
+impl MaskedImage {
+    /// An image that is no longer there, or whose mask is not: loading it fails, and says so.
+    pub fn gone(name: String) -> Self {
+        MaskedImage { name, image: PathBuf::new(), mask: PathBuf::new() }
+    }
 }
 
 /// Which images have masks.
@@ -108,6 +115,9 @@ struct Decoded {
 
 impl CropMaker {
     fn decode(&self, pair: &MaskedImage, options: &LoaderOptions) -> Result<Decoded, DataError> {
+        if pair.image.as_os_str().is_empty() {
+            return Err(DataError::Gone { name: pair.name.clone() });
+        }
         let image = read_image(&pair.image, &options.limits)?;
         let mask = read_label_png_within(&pair.mask, options.limits.max_pixels)?;
         let size = (image.width() as usize, image.height() as usize);

@@ -4,6 +4,8 @@ use crate::folder_lock;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A file in the making: `path` appears, or is replaced, at [`AtomicFile::commit`] and not before.
@@ -65,23 +67,32 @@ pub fn write(path: &Path, fill: impl FnOnce(&mut AtomicFile) -> io::Result<()>) 
     file.commit()
 }
 
+/// Tells this process from an earlier one of the same number, which in a container is the usual case.
+static LAUNCH: LazyLock<String> =
+    LazyLock::new(|| format!("{:08x}n", RandomState::new().build_hasher().finish() as u32));
+
 /// Removes what processes of this machine that are gone left half-written below a folder.
 pub(crate) fn remove_leftovers(folder: &Path) {
+    let is_gone = |(process, launch): (u32, &str)| match process == std::process::id() {
+        true => !launch.starts_with(LAUNCH.as_str()),
+        false => !folder_lock::is_running(process),
+    };
     for entry in walkdir::WalkDir::new(folder).into_iter().flatten() {
         let writer = entry.file_name().to_str().and_then(writer_of);
-        if entry.file_type().is_file() && writer.is_some_and(|process| !folder_lock::is_running(process)) {
+        if entry.file_type().is_file() && writer.is_some_and(is_gone) {
             // One that stays is in nobody's way.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// The process that gave a temporary file its name: 71 of `.mask.png.71-3.tmp`.
-fn writer_of(name: &str) -> Option<u32> {
+/// The process that gave a temporary file its name, and what it made the name its own by: 71 and `5f00c3a1n3` of
+/// `.mask.png.71-5f00c3a1n3.tmp`. Model files, which know nothing of this crate, are named in the same way.
+fn writer_of(name: &str) -> Option<(u32, &str)> {
     let name = name.strip_prefix('.')?.strip_suffix(".tmp")?;
-    let (process, count) = name.rsplit_once('.')?.1.split_once('-')?;
-    count.parse::<u64>().ok()?;
-    process.parse().ok()
+    let (process, own) = name.rsplit_once('.')?.1.split_once('-')?;
+    let is_own = !own.is_empty() && own.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    is_own.then_some((process.parse().ok()?, own))
 }
 
 /// A name no other thread or process uses, in the same folder so that the rename stays on one file system.
@@ -95,7 +106,8 @@ pub fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
     let mut temporary = std::ffi::OsString::from(".");
     temporary.push(name);
-    temporary.push(format!(".{}-{}.tmp", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed)));
+    let (process, count) = (std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
+    temporary.push(format!(".{process}-{}{count}.tmp", *LAUNCH));
     Ok(path.with_file_name(temporary))
 }
 
@@ -109,7 +121,10 @@ mod tests {
         fs::create_dir(folder.path().join("last")).unwrap();
         let own = temporary_beside(Path::new("a.png")).unwrap();
         let stay = [own.to_str().unwrap(), "last/mask.png", ".notes.tmp", ".a.b-c.tmp", "x.4294967295-0.tmp"];
-        let go = [".mask.png.4294967295-0.tmp", "last/.state.safetensors.4294967294-12.tmp"];
+        // The last as an earlier process of our number, in another start of a container, would.
+        let predecessor = format!("last/.state.safetensors.{}-00c0ffeen12.tmp", std::process::id());
+        let go =
+            [".mask.png.4294967295-0.tmp", ".model.4294967294-a1B2c3.tmp", predecessor.as_str()];
         for name in stay.iter().chain(&go) {
             fs::write(folder.path().join(name), "half").unwrap();
         }

@@ -220,10 +220,13 @@ impl Model {
     }
 }
 
-/// A temporary file with the permissions of any new file, not the private ones that `tempfile` would choose.
+/// A temporary file with the permissions of any new file, not the private ones that `tempfile` would choose. Its name says
+/// whose it is, as that of every half-written file does: whoever next takes the folder of a process that was killed
+/// removes it.
 fn temporary_file_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".vitpcm-").suffix(".tmp");
+    let prefix = format!(".model.{}-", std::process::id());
+    builder.prefix(&prefix).suffix(".tmp");
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
@@ -391,4 +394,20 @@ pub(crate) fn compare_parameters(network: &str, wanted: &[ParameterShape], file:
     let unused = file.entries().filter(|entry| !is_known(&entry.name));
     mismatch.unused = unused.map(|entry| entry.name.clone()).collect();
     mismatch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_half_written_model_says_whose_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = temporary_file_in(folder.path()).unwrap();
+        let name = file.path().file_name().unwrap().to_str().unwrap().to_owned();
+        // As `vitpcm_masks::atomic_file` tells its writer.
+        let own = name.strip_prefix(&format!(".model.{}-", std::process::id())).unwrap();
+        let own = own.strip_suffix(".tmp").unwrap();
+        assert!(!own.is_empty() && own.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{name}");
+    }
 }

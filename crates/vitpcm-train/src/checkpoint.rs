@@ -153,45 +153,65 @@ impl Saved {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vitpcm_data::Random;
+    use crate::state_file::drawn;
+    use proptest::prelude::*;
     use vitpcm_nets::DropoutRates;
 
-    #[test]
-    fn where_a_run_stands_is_read_as_it_was_written() {
-        for case in 0..500 {
-            let mut random = Random::new(&[2022, case]);
-            let number = |random: &mut Random| random.next_u64() >> random.below(64);
-            let waiting_row = MetricsRow {
-                epoch: random.below(100),
-                step: number(&mut random),
-                images: random.below(100),
-                rate: f64::from(random.range(0.0, 1.0)) / 3.0,
-                loss_mce: random.range(0.0, 9.0),
-                loss_et: random.range(0.0, 1e-30),
-                loss_masks: 0.0,
-                loss_l2: f32::MAX,
-                loss: random.range(0.0, 9.0),
+    fn row() -> impl Strategy<Value = MetricsRow> {
+        (any::<[usize; 2]>(), any::<u64>(), 0.0..1.0f64, proptest::array::uniform5(0.0..f32::MAX)).prop_map(
+            |([epoch, images], step, rate, [loss_mce, loss_et, loss_masks, loss_l2, loss])| MetricsRow {
+                epoch,
+                step,
+                images,
+                rate,
+                loss_mce,
+                loss_et,
+                loss_masks,
+                loss_l2,
+                loss,
                 images_per_second: 0.1,
-            };
-            let rates = DropoutRates { backbone: 0.0, conditioning: 0.1, classifier: 0.5 };
-            let progress = Progress {
-                epoch: random.below(1000),
-                images_taken: random.below(1_000_000),
-                step: number(&mut random),
-                epoch_steps: number(&mut random),
-                epoch_loss_sum: f64::from(random.range(0.0, 1e9)) / 7.0,
-                waiting_row: random.chance(0.5).then_some(waiting_row),
-                best: random
-                    .chance(0.5)
-                    .then(|| (random.below(90), f64::from(random.range(0.0, 100.0)) / 3.0)),
-                epochs_since_best: random.below(9),
-                dropout: Dropout::new(random.next_u64(), rates).after_batches(random.below(1000)),
-                adam_steps: number(&mut random),
-                average_updates: number(&mut random),
-                data_fingerprint: random.next_u64(),
-            };
+            },
+        )
+    }
+
+    fn progress() -> impl Strategy<Value = Progress> {
+        let best = proptest::option::of((any::<usize>(), 0.0..100.0f64));
+        let rows = (proptest::option::of(row()), best);
+        (any::<[usize; 3]>(), any::<[u64; 6]>(), 0.0..1e9f64, rows, 0..1000usize).prop_map(
+            |(
+                [epoch, images_taken, epochs_since_best],
+                numbers,
+                epoch_loss_sum,
+                (waiting_row, best),
+                batches,
+            )| {
+                let [step, epoch_steps, adam_steps, average_updates, data_fingerprint, seed] = numbers;
+                let rates = DropoutRates { backbone: 0.0, conditioning: 0.1, classifier: 0.5 };
+                Progress {
+                    epoch,
+                    images_taken,
+                    step,
+                    epoch_steps,
+                    epoch_loss_sum,
+                    waiting_row,
+                    best,
+                    epochs_since_best,
+                    dropout: Dropout::new(seed, rates).after_batches(batches),
+                    adam_steps,
+                    average_updates,
+                    data_fingerprint,
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(drawn(500))]
+
+        #[test]
+        fn where_a_run_stands_is_read_as_it_was_written(progress in progress()) {
             let text = serde_json::to_string(&progress).unwrap();
-            assert_eq!(serde_json::from_str::<Progress>(&text).unwrap(), progress, "case {case}");
+            prop_assert_eq!(serde_json::from_str::<Progress>(&text).unwrap(), progress);
         }
     }
 }

@@ -38,6 +38,7 @@
 
 mod batch;
 mod batch_stream;
+mod begun_with;
 mod checkpoint;
 mod config;
 pub mod crop_batch;

@@ -22,6 +22,7 @@ use vitpcm_nets::{Localisation, Model, ModelInfo, Parameters, Precision, Pretrai
 
 use crate::batch::TaggedBatch;
 use crate::batch_stream::{BatchMaker, StepImages, steps_of_epoch};
+use crate::begun_with;
 use crate::checkpoint::{self, Progress};
 use crate::config::{LocalisationKind, TrainConfig};
 use crate::ema::Ema;
@@ -33,7 +34,7 @@ use crate::optimiser::{Adam, AdamConfig};
 use crate::pcm_step::PcmStep;
 use crate::ranks::Ranks;
 use crate::run_files::{RunFiles, lock};
-use crate::run_start::{initial_state, open_run_folder};
+use crate::run_start::{images_of_run, initial_state, list_if_changed, open_run_folder};
 use crate::shares::{Shares, StepOfAll};
 use crate::state_file::state_path;
 use crate::threshold_sweep::ThresholdSweep;
@@ -148,8 +149,13 @@ impl TrainData {
     /// Tells data sets apart by their classes, the names and tags of the training images, and whether there are
     /// pseudo-masks.
     pub(crate) fn fingerprint(&self) -> u64 {
+        self.fingerprint_of(&self.training)
+    }
+
+    /// The same with other training images.
+    pub(crate) fn fingerprint_of(&self, training: &[TaggedImage]) -> u64 {
         let classes = self.classes.names().iter().map(String::as_bytes);
-        let images = self.training.iter().flat_map(|image| [image.name.as_bytes(), image.tags.as_slice()]);
+        let images = training.iter().flat_map(|image| [image.name.as_bytes(), image.tags.as_slice()]);
         let masks = self.pseudo_masks.iter().map(|_| "pseudo-masks".as_bytes());
         // With a byte between the parts that neither holds.
         fingerprint::of_bytes(
@@ -198,6 +204,11 @@ pub fn train(
         true => open_run_folder(job)?,
         false => Some(checkpoint::receive(ranks, &job.device)?),
     };
+    let begun_with = saved.as_ref().map(|saved| list_if_changed(job, saved, ranks)).transpose()?.flatten();
+    let training = match (&saved, &begun_with) {
+        (Some(saved), Some(list)) => images_of_run(job, saved, list)?,
+        _ => job.data.training.clone(),
+    };
     let (info, parameters, mut progress) = match &saved {
         Some(saved) => (saved.info.clone(), saved.parameters.clone(), saved.progress.clone()),
         None => initial_state(job)?,
@@ -237,15 +248,20 @@ pub fn train(
         tell(Event::Saved { step: progress.step });
         Ok::<(), TrainError>(())
     };
+    if ranks.is_first() && (saved.is_none() || !begun_with::exists(&job.out)) {
+        begun_with::write(&job.out, training.iter().map(Into::into))?;
+    }
     if saved.is_none() {
         save(&mut progress, &step, &adam, average.as_ref(), &files)?;
     }
     if ranks.is_first() {
         checkpoint::send(&job.out, ranks)?;
+        begun_with.map(|list| ranks.broadcast(list));
     }
 
     // The data.
-    let loader = Loader::new(job.data.training.clone(), maker, loader_options(job));
+    let (num_images, num_found) = (training.len(), job.data.training.len());
+    let loader = Loader::new(training, maker, loader_options(job));
     let batch_maker = BatchMaker {
         maker,
         normalisation: info.normalisation,
@@ -254,7 +270,6 @@ pub fn train(
         shares: shares.clone(),
     };
     let validator = validator(job, &loader);
-    let num_images = job.data.training.len();
     let steps_per_epoch = num_images.div_ceil(schedule.effective_batch) as u64;
     let num_steps = steps_per_epoch * schedule.epochs as u64;
     tell(Event::Started(RunSummary {
@@ -270,6 +285,9 @@ pub fn train(
     }));
     let notes = [shares.unevenness(), ranks.connect_devices(&job.device)];
     notes.into_iter().flatten().for_each(|text| tell(Event::Note(text)));
+    if num_found < num_images && ranks.is_first() {
+        tell(Event::Warning(begun_with::warning(num_images - num_found, num_images)));
+    }
 
     let (session_start, steps_before) = (Instant::now(), progress.step);
     let mut last_save = Instant::now();

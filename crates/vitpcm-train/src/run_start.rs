@@ -1,13 +1,16 @@
 //! How a training run begins: from the state of its folder, or with a network that has seen nothing yet.
 
+use vitpcm_data::TaggedImage;
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_nets::{
     BackboneConfig, Dropout, GridAlignment, Initialisation, ModelInfo, Normalisation, Parameters, VitConfig,
 };
 
+use crate::begun_with::{self, KnownImage};
 use crate::checkpoint::{self, Progress, Saved};
 use crate::error::{Result, TrainError};
 use crate::pcm_loop::{Backbone, Start, TrainJob};
+use crate::ranks::Ranks;
 use crate::run_files::check_empty;
 
 /// The folder's state, where there is one to go on from.
@@ -19,10 +22,8 @@ pub(crate) fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
     }
     let Some(saved) = checkpoint::load(out, &job.device)? else { return Ok(None) };
     let refuse = |reason: String| Err(TrainError::RunFolder { path: out.clone(), reason });
-    if saved.progress.data_fingerprint != job.data.fingerprint() {
-        return refuse(
-            "the run began with another data set: classes, training images, tags or whether there are pseudo-masks differ".to_owned(),
-        );
+    if saved.info.classes != job.data.classes.names() {
+        return refuse("the run began with another data set: the classes differ".to_owned());
     }
     let expected = job.config.network(saved.info.network.backbone, job.data.classes.len());
     let train_size = job.config.model.grid * saved.info.network.backbone.patch();
@@ -30,6 +31,35 @@ pub(crate) fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
         return refuse("the run began with another network: its [model] settings cannot change".to_owned());
     }
     Ok(Some(saved))
+}
+
+/// The list of the images that a saved run began with, where the data set is not what it was then: the folder's, on other
+/// ranks the first one's, which sends it behind the state.
+pub(crate) fn list_if_changed(job: &TrainJob, saved: &Saved, ranks: &Ranks) -> Result<Option<Vec<u8>>> {
+    if saved.progress.data_fingerprint == job.data.fingerprint() {
+        return Ok(None);
+    }
+    Ok(Some(match ranks.is_first() {
+        true => begun_with::read(&job.out)?,
+        false => ranks.broadcast(Vec::new()),
+    }))
+}
+
+/// The images of a list, those that are gone as such. Refused where more than that has changed.
+pub(crate) fn images_of_run(job: &TrainJob, saved: &Saved, list: &[u8]) -> Result<Vec<TaggedImage>> {
+    let refuse = |reason: String| TrainError::RunFolder { path: job.out.clone(), reason };
+    let found = &job.data.training;
+    let image = |(known, place): (KnownImage, Option<usize>)| match place {
+        Some(index) => found[index].clone(),
+        None => TaggedImage::gone(known.image, known.tags.into_iter().collect()),
+    };
+    let places = begun_with::places(list, found.iter().map(Into::into)).map_err(refuse)?;
+    let training: Vec<TaggedImage> = places.into_iter().map(image).collect();
+    if job.data.fingerprint_of(&training) != saved.progress.data_fingerprint {
+        let began = if job.data.pseudo_masks.is_some() { "without" } else { "with" };
+        return Err(refuse(format!("the run began {began} pseudo-masks")));
+    }
+    Ok(training)
 }
 
 /// A network that has seen nothing of this data set.

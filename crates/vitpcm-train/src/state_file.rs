@@ -93,63 +93,73 @@ pub(crate) fn word<T: DeserializeOwned>(file: &WeightFile, key: &str) -> Result<
     serde_json::from_str(text).map_err(|error| bad(format!("`{key}`: {error}")))
 }
 
+/// Property tests of saved states: the same cases on every machine.
+#[cfg(test)]
+pub(crate) fn drawn(cases: u32) -> proptest::test_runner::Config {
+    let rng_seed = proptest::test_runner::RngSeed::Fixed(2022);
+    proptest::test_runner::Config { cases, rng_seed, failure_persistence: None, ..Default::default() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use candle_core::Device;
-    use vitpcm_data::Random;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
 
     /// Some tensors of drawn shapes, and drawn numbers, some of them unusual ones.
-    fn tensors(random: &mut Random) -> Vec<(String, Tensor)> {
-        let num_tensors = 1 + random.below(6);
-        let tensor = |at: usize, random: &mut Random| {
-            let shape: Vec<usize> = (0..random.below(4)).map(|_| 1 + random.below(7)).collect();
-            let value = |random: &mut Random| match random.below(8) {
-                0 => f32::MIN_POSITIVE / 2.0,
-                1 => -0.0,
-                2 => f32::MAX,
-                _ => random.range(-1.0, 1.0),
-            };
-            let values = (0..shape.iter().product()).map(|_| value(random)).collect::<Vec<_>>();
-            (format!("weight/{at}"), Tensor::from_vec(values, shape, &Device::Cpu).unwrap())
-        };
-        (0..num_tensors).map(|at| tensor(at, random)).collect()
+    fn tensors() -> impl Strategy<Value = Vec<(Vec<usize>, Vec<f32>)>> {
+        let value = prop_oneof![
+            1 => Just(f32::MIN_POSITIVE / 2.0),
+            1 => Just(-0.0f32),
+            1 => Just(f32::MAX),
+            5 => -1.0..1.0f32,
+        ];
+        let tensor = proptest::collection::vec(1..8usize, 0..4).prop_flat_map(move |shape| {
+            let count: usize = shape.iter().product();
+            (Just(shape), proptest::collection::vec(value.clone(), count))
+        });
+        proptest::collection::vec(tensor, 1..7)
     }
 
-    #[test]
-    fn states_are_read_as_they_were_written_and_never_in_part() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = state_path(folder.path());
-        for case in 0..50 {
-            let mut random = Random::new(&[2022, case]);
-            let written = tensors(&mut random);
-            let numbers: Vec<u64> = (0..random.below(5)).map(|_| random.next_u64()).collect();
-            let text = "\"quoted\"\n\u{fe}ä\\".repeat(random.below(3));
+    proptest! {
+        #![proptest_config(drawn(50))]
+
+        #[test]
+        fn states_are_read_as_they_were_written_and_never_in_part(
+            drawn in tensors(),
+            numbers in any::<Vec<u64>>(),
+            text in any::<String>(),
+            cuts in any::<[Index; 20]>(),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = state_path(folder.path());
+            let tensor = |(shape, values): &(Vec<usize>, Vec<f32>)| {
+                Tensor::from_vec(values.clone(), shape.as_slice(), &Device::Cpu).unwrap()
+            };
+            let written = drawn.iter().enumerate().map(|(at, drawn)| (format!("weight/{at}"), tensor(drawn)));
             let words = Words::new(&path, "drawn").with("numbers", &numbers).unwrap();
-            words.with("text", &text).unwrap().write(&written).unwrap();
+            words.with("text", &text).unwrap().write(&written.collect::<Vec<_>>()).unwrap();
 
             let file = WeightFile::open(&path).unwrap();
             check_format(&file, "drawn").unwrap();
-            assert!(check_format(&file, "another").is_err());
-            assert_eq!(word::<Vec<u64>>(&file, "numbers").unwrap(), numbers, "case {case}");
-            assert_eq!(word::<String>(&file, "text").unwrap(), text, "case {case}");
-            assert!(word::<u64>(&file, "text").is_err() && word::<u64>(&file, "nothing").is_err());
-            assert_eq!(file.entries().count(), written.len(), "case {case}");
-            for (name, tensor) in &written {
-                let entry = file.entry(name).unwrap();
-                assert_eq!(entry.shape, tensor.dims(), "case {case}");
-                let values: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
+            prop_assert!(check_format(&file, "another").is_err());
+            prop_assert_eq!(word::<Vec<u64>>(&file, "numbers").unwrap(), numbers);
+            prop_assert_eq!(word::<String>(&file, "text").unwrap(), text);
+            prop_assert!(word::<u64>(&file, "text").is_err() && word::<u64>(&file, "nothing").is_err());
+            prop_assert_eq!(file.entries().count(), drawn.len());
+            for (at, (shape, values)) in drawn.iter().enumerate() {
+                let entry = file.entry(&format!("weight/{at}")).unwrap();
+                prop_assert_eq!(&entry.shape, shape);
                 let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-                assert_eq!(bits(&file.read_f32(entry).unwrap()), bits(&values), "case {case}");
+                prop_assert_eq!(bits(&file.read_f32(entry).unwrap()), bits(values));
             }
 
             let whole = std::fs::read(&path).unwrap();
-            for _ in 0..20 {
-                let part = whole[..random.below(whole.len())].to_vec();
-                assert!(
-                    WeightFile::from_bytes("part", part).is_err(),
-                    "case {case}: a part was taken for whole"
-                );
+            for cut in cuts {
+                let length = cut.index(whole.len());
+                let part = WeightFile::from_bytes("part", whole[..length].to_vec());
+                prop_assert!(part.is_err(), "{} bytes were taken for the whole", length);
             }
         }
     }

@@ -19,6 +19,7 @@ use vitpcm_nets::{
     ResNetVariant, Storage, WeightFile,
 };
 
+use crate::begun_with::{self, KnownImage};
 use crate::crop_batch::{CropBatchMaker, StepCrops};
 use crate::error::{Result, TrainError};
 use crate::fingerprint;
@@ -158,9 +159,9 @@ pub(crate) struct Progress {
 }
 
 impl VerifyJob {
-    fn fingerprint(&self) -> u64 {
+    fn fingerprint(&self, training: &[MaskedImage]) -> u64 {
         let classes = self.classes.names().iter().map(String::as_bytes);
-        let images = self.training.iter().map(|image| image.name.as_bytes());
+        let images = training.iter().map(|image| image.name.as_bytes());
         // With a byte between the parts that neither holds.
         fingerprint::of_bytes(classes.chain(images).flat_map(|part| part.iter().copied().chain([255])))
     }
@@ -194,6 +195,7 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
         Some(saved) => saved,
         None => initial_state(job)?,
     };
+    let training = images_of_run(job, &progress)?;
     let step = VerifyStep::new(&info.network, job.precision, parameters)?;
     let mut sgd = Sgd::new(&config.schedule, step.variables())?;
     restore(&mut sgd, velocities, job)?;
@@ -214,14 +216,18 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
         tell(VerifyEvent::Saved { step: progress.step });
         Ok(())
     };
+    if is_new || !begun_with::exists(&job.out) {
+        begun_with::write(&job.out, training.iter().map(Into::into))?;
+    }
     if is_new {
         save(&progress, &sgd, &metrics)?;
     }
 
     // The data.
+    let (num_images, num_found) = (training.len(), job.training.len());
     let maker = CropBatchMaker {
         loader: CropLoader::new(
-            job.training.clone(),
+            training,
             config.crop_maker(&info.normalisation, job.classes.len()),
             loader_options(job),
         ),
@@ -236,7 +242,7 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
     tell(VerifyEvent::Started {
         steps_before: progress.step,
         num_steps,
-        num_images: job.training.len(),
+        num_images,
         num_validation_images: validation.len(),
         num_parameters: info.network.num_parameters(),
     });
@@ -249,6 +255,9 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
             tell(VerifyEvent::Warning(text));
         }
     };
+    if num_found < num_images {
+        warn(begun_with::warning(num_images - num_found, num_images));
+    }
     while progress.step < num_steps {
         let mut num_used = 0;
         let mut step_start = Instant::now();
@@ -310,8 +319,8 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
             step_start = Instant::now();
         }
         if progress.step < num_steps {
-            if num_used == 0 && progress.images_taken >= job.training.len() {
-                let reason = format!("none of {} images and masks could be used", job.training.len());
+            if num_used == 0 && progress.images_taken >= num_images {
+                let reason = format!("none of {num_images} images and masks could be used");
                 return Err(TrainError::NoImages(reason));
             }
             progress.epoch += 1;
@@ -337,9 +346,9 @@ fn open_run_folder(job: &VerifyJob) -> Result<Option<State>> {
         return Ok(None);
     }
     let state = parse(&WeightFile::open(&path)?, &job.device)?;
-    let (info, _, progress, _) = &state;
-    if progress.data_fingerprint != job.fingerprint() {
-        return refuse("the run began with other classes or other training images");
+    let (info, ..) = &state;
+    if info.classes != job.classes.names() {
+        return refuse("the run began with other classes");
     }
     if info.network.backbone.name() != job.config.model.backbone || info.crop != job.config.crops.side {
         return refuse(
@@ -347,6 +356,25 @@ fn open_run_folder(job: &VerifyJob) -> Result<Option<State>> {
         );
     }
     Ok(Some(state))
+}
+
+/// The images that the run began with, those that are gone since as such. Refused where more than that has changed.
+fn images_of_run(job: &VerifyJob, progress: &Progress) -> Result<Vec<MaskedImage>> {
+    let found = &job.training;
+    if progress.data_fingerprint == job.fingerprint(found) {
+        return Ok(found.clone());
+    }
+    let refuse = |reason: String| TrainError::RunFolder { path: job.out.clone(), reason };
+    let image = |(known, place): (KnownImage, Option<usize>)| match place {
+        Some(index) => found[index].clone(),
+        None => MaskedImage::gone(known.image),
+    };
+    let places = begun_with::places(&begun_with::read(&job.out)?, found.iter().map(Into::into));
+    let training: Vec<MaskedImage> = places.map_err(refuse)?.into_iter().map(image).collect();
+    if progress.data_fingerprint != job.fingerprint(&training) {
+        return Err(refuse("the run began with other training images".to_owned()));
+    }
+    Ok(training)
 }
 
 /// Whether a file says that it is a state of this kind.
@@ -393,7 +421,8 @@ fn initial_state(job: &VerifyJob) -> Result<State> {
         provenance: job.provenance.clone(),
     };
     info.check()?;
-    let progress = Progress { epoch: 0, images_taken: 0, step: 0, data_fingerprint: job.fingerprint() };
+    let progress =
+        Progress { epoch: 0, images_taken: 0, step: 0, data_fingerprint: job.fingerprint(&job.training) };
     Ok((info, parameters, progress, BTreeMap::new()))
 }
 

@@ -141,6 +141,86 @@ fn a_folder_with_something_in_it_needs_resume_and_another_data_set_is_refused() 
     assert_eq!(run(&job(&data, &out, longer, Start::Resume), u64::MAX).0.unwrap().steps, 6);
 }
 
+/// Copies the files of a run folder, and of its `last/`.
+fn copy_run(from: &Path, to: &Path) {
+    for folder in ["", "last"] {
+        std::fs::create_dir_all(to.join(folder)).unwrap();
+        for entry in std::fs::read_dir(from.join(folder)).unwrap().map(Result::unwrap) {
+            if entry.path().is_file() {
+                std::fs::copy(entry.path(), to.join(folder).join(entry.file_name())).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_without_images_that_are_gone_as_it_does_without_broken_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = scenes(folder.path());
+    let [gone, broken, back] = ["gone", "broken", "back"].map(|name| folder.path().join(name));
+    assert_eq!(run(&job(&data, &gone, config(), Start::Fresh), 2).0.unwrap().ending, Ending::Interrupted);
+    copy_run(&gone, &broken);
+    copy_run(&gone, &back);
+    let names = ["scene-0000.png", "scene-0007.png"];
+    let paths = names.map(|name| data.join("images").join(name));
+    let bytes = paths.clone().map(|path| std::fs::read(path).unwrap());
+
+    paths.iter().for_each(|path| std::fs::write(path, b"broken").unwrap());
+    assert_eq!(run(&job(&data, &broken, config(), Start::Resume), u64::MAX).0.unwrap().steps, 9);
+    paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    let (outcome, events) = run(&job(&data, &gone, config(), Start::Resume), u64::MAX);
+    assert_eq!(outcome.unwrap().steps, 9);
+    let warnings = events.iter().filter_map(|event| match event {
+        Event::Warning(text) => Some(text.as_str()),
+        _ => None,
+    });
+    let warnings = warnings.collect::<Vec<_>>().join("\n");
+    assert!(warnings.contains("2 of the 20 images that the run began with are gone"), "{warnings}");
+    for name in names {
+        assert_eq!(warnings.matches(name).count(), 1, "{warnings}");
+    }
+    for file in ["last/state.safetensors", "model.safetensors"] {
+        let read = |run: &Path| std::fs::read(run.join(file)).unwrap();
+        assert!(read(&gone) == read(&broken), "{file}: gone or broken, the run is the same");
+    }
+
+    // Once more without, then with: they are missed, not forgotten.
+    run(&job(&data, &back, config(), Start::Resume), 5).0.unwrap();
+    paths.iter().zip(bytes).for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    let (outcome, events) = run(&job(&data, &back, config(), Start::Resume), u64::MAX);
+    assert_eq!(outcome.unwrap().steps, 9);
+    assert!(!events.iter().any(|event| matches!(event, Event::Warning(_))));
+}
+
+#[test]
+fn more_than_a_few_missing_images_make_another_data_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = scenes(folder.path());
+    let out = folder.path().join("run");
+    run(&job(&data, &out, config(), Start::Fresh), 1).0.unwrap();
+    let refused = || run(&job(&data, &out, config(), Start::Resume), u64::MAX).0.unwrap_err().to_string();
+    let tags = std::fs::read_to_string(data.join("tags.csv")).unwrap();
+    let change =
+        |from: &str, to: &str| std::fs::write(data.join("tags.csv"), tags.replace(from, to)).unwrap();
+    let line = tags.lines().find(|line| line.contains("scene-0003.png")).unwrap();
+    let (name, rest) = line.split_once(',').unwrap();
+    let other = if rest.contains("disc") { rest.replace("disc", "") } else { format!("disc;{rest}") };
+    change(line, &format!("{name},{other}"));
+    assert!(refused().contains("scene-0003.png had other tags"), "{}", refused());
+    change("", "");
+    std::fs::copy(data.join("images/scene-0003.png"), data.join("images/more.png")).unwrap();
+    std::fs::write(data.join("tags.csv"), format!("{tags}{}\n", line.replace("scene-0003", "more"))).unwrap();
+    assert!(refused().contains("more.png was not in it"), "{}", refused());
+    std::fs::write(data.join("tags.csv"), &tags).unwrap();
+    for image in 0..11 {
+        std::fs::remove_file(data.join(format!("images/scene-{image:04}.png"))).unwrap();
+    }
+    assert!(refused().contains("only 9 of the 20 images"), "{}", refused());
+    // Runs of versions that kept no list are refused as before.
+    std::fs::remove_file(out.join("last/images.jsonl")).unwrap();
+    assert!(refused().contains("another data set"), "{}", refused());
+}
+
 #[test]
 fn a_loss_that_explodes_names_the_batch_and_leaves_the_last_good_state() {
     let folder = tempfile::tempdir().unwrap();

@@ -89,6 +89,12 @@ fn a_run_that_was_stopped_continues_bit_for_bit() {
     assert_eq!(rows(&whole), rows(&parts));
     assert_eq!(rows(&whole).len(), 9);
 
+    // More steps, without an image and the mask of another.
+    for gone in ["images/scene-0001.png", "masks/scene-0002.png"] {
+        std::fs::remove_file(data.join(gone)).unwrap();
+    }
+    assert_eq!(run(&job(&data, &parts, Start::Resume, config(10)), None).steps, 10);
+
     let (events, _heard) = sync_channel(10_000);
     let fresh = verify(&job(&data, &whole, Start::Fresh, config(8)), &events, &AtomicBool::new(false));
     assert!(fresh.unwrap_err().to_string().contains("not empty"));
