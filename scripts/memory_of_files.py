@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The most memory that a command ever had, on 50 and on 2,000 files of the same pictures.
+"""The most memory that a command ever had, on few and on many files of the same pictures.
 
     cargo build --release
-    python3 scripts/memory_of_files.py
+    python3 scripts/memory_of_files.py [BINARY] [FEW MANY]      50 and 2,000 if not given
 
 Needs Linux and Python 3.8; nothing else.
 """
@@ -15,7 +15,7 @@ import tempfile
 import time
 
 BINARY = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "target/release/vitpcm")
-COUNTS = (50, 2000)
+COUNTS = tuple(map(int, sys.argv[2:4])) if len(sys.argv) > 3 else (50, 2000)
 TRAIN = (
     "--preset=demo --epochs=1 --batch=4 --set=model.grid=4 --set=model.inference_grid=4 --set=validation.grid=4 "
     "--set=model.lstm_units=8 --set=loader.cache_megabytes={cache}"

@@ -107,7 +107,7 @@ fn write_exports(args: &Args, inputs: &[&Input], messages: &Messages) -> anyhow:
     }
     let scores_of = |input: &Input| args.scores.join(format!("{}.npz", input.name));
     let first = inputs.first().context("no image")?;
-    let classes = StoredScores::read(&scores_of(first))?.classes;
+    let classes = StoredScores::read_within(&scores_of(first), args.limits().max_pixels)?.classes;
     let exports = MaskExports {
         formats: &formats,
         args: &args.export,
@@ -121,7 +121,7 @@ fn write_exports(args: &Args, inputs: &[&Input], messages: &Messages) -> anyhow:
 }
 
 fn refine_one(args: &Args, input: &Input, scores: &Path, params: &CrfParams) -> anyhow::Result<()> {
-    let stored = StoredScores::read(scores)?;
+    let stored = StoredScores::read_within(scores, args.limits().max_pixels)?;
     let image = read_image(&input.path, &args.limits())?;
     let image_size = (image.width() as usize, image.height() as usize);
     if image_size != stored.image_size {

@@ -2,7 +2,7 @@
 //! flipped at random, on several threads, delivered in one order. Training from tags never comes here.
 
 use crate::ordered_stream::OrderedStream;
-use crate::{DataError, ImageFile, LoaderOptions, Random, find_images, read_image};
+use crate::{DataError, ImageFile, ImageLimits, LoaderOptions, Random, find_images, read_image};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -131,7 +131,9 @@ impl CropMaker {
         }
         let labels = match self.unsure {
             Unsure::Kept => mask.into_labels(),
-            Unsure::Below(score) => sure_labels(mask, &pair.mask.with_extension("npz"), score)?,
+            Unsure::Below(score) => {
+                sure_labels(mask, &pair.mask.with_extension("npz"), score, &options.limits)?
+            }
         };
         Ok(Decoded { size, rgb: image.into_raw(), labels })
     }
@@ -169,11 +171,16 @@ impl CropMaker {
 }
 
 /// The labels of a mask without those whose own score is lower than `least`. A mask without scores stays as it is.
-fn sure_labels(mask: LabelMap, scores: &Path, least: f32) -> Result<Vec<u8>, DataError> {
+fn sure_labels(
+    mask: LabelMap,
+    scores: &Path,
+    least: f32,
+    limits: &ImageLimits,
+) -> Result<Vec<u8>, DataError> {
     if !scores.is_file() {
         return Ok(mask.into_labels());
     }
-    let stored = StoredScores::read(scores)?;
+    let stored = StoredScores::read_within(scores, limits.max_pixels)?;
     let (size, present) = (mask.size(), mask.histogram());
     let mut labels = mask.into_labels();
     let classes = present.iter().enumerate().take(stored.scores.num_classes().min(usize::from(IGNORE)));
@@ -280,7 +287,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DrawnScenes, ImageLimits};
+    use crate::DrawnScenes;
     use std::num::NonZeroUsize;
 
     const MAKER: CropMaker = CropMaker {
@@ -369,8 +376,9 @@ mod tests {
         let alignment = Alignment::HalfPixel;
         StoredScores { scores, classes, image_size: (2, 1), alignment }.write(&path).unwrap();
         let mask = LabelMap::new(2, 1, vec![0, 1]).unwrap();
-        assert_eq!(sure_labels(mask.clone(), &path, 0.7).unwrap(), [0, IGNORE]);
-        assert_eq!(sure_labels(mask.clone(), &path, 0.5).unwrap(), [0, 1]);
-        assert_eq!(sure_labels(mask, &folder.path().join("none.npz"), 0.7).unwrap(), [0, 1]);
+        let limits = ImageLimits::default();
+        assert_eq!(sure_labels(mask.clone(), &path, 0.7, &limits).unwrap(), [0, IGNORE]);
+        assert_eq!(sure_labels(mask.clone(), &path, 0.5, &limits).unwrap(), [0, 1]);
+        assert_eq!(sure_labels(mask, &folder.path().join("none.npz"), 0.7, &limits).unwrap(), [0, 1]);
     }
 }

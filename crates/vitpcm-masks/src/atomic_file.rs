@@ -2,9 +2,9 @@
 
 use crate::folder_lock;
 use std::fs::{self, File};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -123,8 +123,7 @@ mod tests {
         let stay = [own.to_str().unwrap(), "last/mask.png", ".notes.tmp", ".a.b-c.tmp", "x.4294967295-0.tmp"];
         // The last as an earlier process of our number, in another start of a container, would.
         let predecessor = format!("last/.state.safetensors.{}-00c0ffeen12.tmp", std::process::id());
-        let go =
-            [".mask.png.4294967295-0.tmp", ".model.4294967294-a1B2c3.tmp", predecessor.as_str()];
+        let go = [".mask.png.4294967295-0.tmp", ".model.4294967294-a1B2c3.tmp", predecessor.as_str()];
         for name in stay.iter().chain(&go) {
             fs::write(folder.path().join(name), "half").unwrap();
         }

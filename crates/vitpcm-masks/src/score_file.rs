@@ -63,6 +63,11 @@ impl StoredScores {
 
     /// Reads an `.npz` file that this program or NumPy (`savez`, `savez_compressed`) wrote.
     pub fn read(path: &Path) -> Result<StoredScores, MaskError> {
+        Self::read_within(path, 0)
+    }
+
+    /// The same for images of up to `max_pixels`: one byte of scores for each, where that is more than usual.
+    pub fn read_within(path: &Path, max_pixels: u64) -> Result<StoredScores, MaskError> {
         let bad = |reason: String| MaskError::BadScoreFile { path: path.to_path_buf(), reason };
         let file = File::open(path).map_err(|e| MaskError::io(path, e))?;
         let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|e| bad(e.to_string()))?;
@@ -81,7 +86,7 @@ impl StoredScores {
         let (classes, size) = (entry("classes", MAX_WORD_BYTES)?, entry("size", MAX_WORD_BYTES)?);
         // Files of other programs need not say it.
         let alignment = entry("alignment", MAX_WORD_BYTES).ok();
-        let scores = entry("scores", MAX_SCORE_BYTES)?;
+        let scores = entry("scores", MAX_SCORE_BYTES.max(max_pixels))?;
         let in_array = |name: &'static str| move |reason: String| bad(format!("`{name}`: {reason}"));
 
         let scores = Array::parse(&scores).map_err(in_array("scores"))?;
@@ -181,6 +186,9 @@ mod tests {
             message.contains("bomb.npz") && message.contains("`scores` has more than 268435456 bytes"),
             "{message}"
         );
+        // Where larger images are welcome, so are their scores: these end as what they are, no array.
+        let message = StoredScores::read_within(&path, 1 << 29).unwrap_err().to_string();
+        assert!(message.contains("`scores`") && !message.contains("more than"), "{message}");
     }
 
     #[test]

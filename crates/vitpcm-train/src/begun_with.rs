@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use vitpcm_data::{MaskedImage, TaggedImage};
-use vitpcm_masks::atomic_file;
+use vitpcm_masks::{atomic_file, text_file};
 
 use crate::error::{Result, TrainError};
 
@@ -60,7 +60,7 @@ pub(crate) fn write(out: &Path, images: impl Iterator<Item = KnownImage>) -> Res
 pub(crate) fn read(out: &Path) -> Result<Vec<u8>> {
     let path = list_path(out);
     match exists(out) {
-        true => std::fs::read(&path).map_err(TrainError::io(&path)),
+        true => text_file::read(&path).map(String::into_bytes).map_err(TrainError::io(&path)),
         false => Ok(Vec::new()),
     }
 }

@@ -296,7 +296,7 @@ fn exponentiate<S: Simd>(simd: S, values: &mut [f32], offset: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::naive::{self, assert_close, noise, widen};
+    use super::super::naive::{self, assert_close, noise, sizes, widen};
     use super::*;
 
     #[track_caller]
@@ -312,9 +312,14 @@ mod tests {
     #[test]
     fn attention_equals_the_naive_one_for_any_size() {
         for path in SimdPath::available() {
-            for (batch, tokens, heads, head_dim) in
-                [(1, 1, 1, 1), (1, 1, 3, 64), (2, 5, 2, 3), (1, 97, 3, 64), (2, 33, 12, 64), (1, 130, 2, 40)]
-            {
+            for (batch, tokens, heads, head_dim) in sizes([
+                (1, 1, 1, 1),
+                (1, 1, 3, 64),
+                (2, 5, 2, 3),
+                (1, 97, 3, 64),
+                (2, 33, 12, 64),
+                (1, 130, 2, 40),
+            ]) {
                 check(path, AttentionShape { batch, tokens, heads, head_dim }, 2.0);
             }
         }
@@ -323,7 +328,7 @@ mod tests {
     #[test]
     fn attention_over_several_tiles_of_keys_equals_the_naive_one() {
         for path in SimdPath::available() {
-            for tokens in [577, 641, 1025, 1300] {
+            for tokens in sizes([577, 641, 1025, 1300]) {
                 // A wide spread, so that the running maximum moves from tile to tile.
                 check(path, AttentionShape { batch: 1, tokens, heads: 2, head_dim: 8 }, 3.0);
             }

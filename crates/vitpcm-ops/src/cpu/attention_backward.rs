@@ -199,15 +199,20 @@ fn softmax_gradient<S: Simd>(
 #[cfg(test)]
 mod tests {
     use super::super::attention;
-    use super::super::naive::{self, assert_gradient, noise, widen};
+    use super::super::naive::{self, assert_gradient, noise, sizes, widen};
     use super::*;
 
     #[test]
     fn the_gradient_of_attention_equals_the_naive_one_for_any_size() {
         for path in SimdPath::available() {
-            for (batch, tokens, heads, head_dim) in
-                [(1, 1, 1, 1), (1, 1, 3, 64), (2, 5, 2, 3), (1, 37, 3, 64), (2, 33, 2, 10), (1, 197, 1, 8)]
-            {
+            for (batch, tokens, heads, head_dim) in sizes([
+                (1, 1, 1, 1),
+                (1, 1, 3, 64),
+                (2, 5, 2, 3),
+                (1, 37, 3, 64),
+                (2, 33, 2, 10),
+                (1, 197, 1, 8),
+            ]) {
                 check(path, AttentionShape { batch, tokens, heads, head_dim });
             }
         }

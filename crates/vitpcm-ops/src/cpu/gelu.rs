@@ -69,13 +69,13 @@ impl Kernel for Backward<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::naive::{assert_close, assert_gradient, noise, widen};
+    use super::super::naive::{assert_close, assert_gradient, noise, sizes, widen};
     use super::*;
 
     #[test]
     fn gelu_and_its_gradient_equal_the_naive_ones_for_any_length() {
         for path in SimdPath::available() {
-            for len in [0, 1, 3, 16, 17, CHUNK + 5] {
+            for len in sizes([0, 1, 3, 16, 17, CHUNK + 5]) {
                 let x: Vec<f32> = noise(len, 1).iter().map(|x| 4.0 * x).collect();
                 let cotangent = noise(len, 2);
                 let (mut y, mut grad) = (vec![f32::NAN; len], vec![f32::NAN; len]);

@@ -188,13 +188,13 @@ impl Kernel for Backward<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::naive::{assert_close, assert_gradient, noise, widen};
+    use super::super::naive::{assert_close, assert_gradient, noise, sizes, widen};
     use super::*;
 
     #[test]
     fn layer_norm_and_its_gradients_equal_the_naive_ones_for_any_width() {
         for path in SimdPath::available() {
-            for (rows, columns) in [(1, 1), (2, 7), (3, 16), (150, 192), (5, 387)] {
+            for (rows, columns) in sizes([(1, 1), (2, 7), (3, 16), (150, 192), (5, 387)]) {
                 let x: Vec<f32> = noise(rows * columns, 1).iter().map(|x| 3.0 * x + 1.0).collect();
                 let (weight, bias) = (noise(columns, 2), noise(columns, 3));
                 let cotangent = noise(x.len(), 4);

@@ -78,13 +78,15 @@ pub(crate) fn backward_bias(grad_output: &[f32], grad_bias: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::naive::{self, assert_close, assert_gradient, noise, widen};
+    use super::super::naive::{self, assert_close, assert_gradient, noise, sizes, widen};
     use super::*;
 
     #[test]
     fn linear_and_its_gradients_equal_the_naive_ones_for_any_size() {
         for path in SimdPath::available() {
-            for (rows, in_features, out_features) in [(1, 1, 1), (5, 7, 3), (13, 70, 45), (26, 192, 21)] {
+            for (rows, in_features, out_features) in
+                sizes([(1, 1, 1), (5, 7, 3), (13, 70, 45), (26, 192, 21)])
+            {
                 let shape = LinearShape { rows, in_features, out_features };
                 let (x, weight) = (noise(rows * in_features, 1), noise(out_features * in_features, 2));
                 let (bias, cotangent) = (noise(out_features, 3), noise(rows * out_features, 4));

@@ -419,14 +419,14 @@ fn retreat<S: Simd>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::naive::{self, assert_close, assert_gradient, noise, widen};
+    use super::super::naive::{self, assert_close, assert_gradient, noise, sizes, widen};
     use super::*;
 
     #[test]
     fn the_recurrence_and_its_gradients_equal_the_naive_ones_on_any_grid() {
         for path in SimdPath::available() {
             for (batch, height, width, units) in
-                [(1, 1, 1, 1), (1, 3, 4, 5), (2, 5, 3, 16), (1, 2, 30, 7), (3, 11, 4, 33)]
+                sizes([(1, 1, 1, 1), (1, 3, 4, 5), (2, 5, 3, 16), (1, 2, 30, 7), (3, 11, 4, 33)])
             {
                 let shape = GridShape { batch, height, width, units };
                 let projected = noise(shape.gates_len(), 1);

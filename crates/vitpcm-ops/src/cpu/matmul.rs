@@ -451,7 +451,7 @@ pub(crate) unsafe fn tile<S: Simd, const ROWS: usize>(simd: S, operands: TileOpe
 
 #[cfg(test)]
 mod tests {
-    use super::super::naive::noise;
+    use super::super::naive::{noise, sizes};
     use super::*;
 
     fn naive(a: Matrix, b: Matrix) -> Vec<f64> {
@@ -471,9 +471,15 @@ mod tests {
     #[test]
     fn products_of_any_size_and_orientation_equal_the_naive_sum() {
         for path in SimdPath::available() {
-            for (m, k, n) in
-                [(1, 1, 1), (2, 3, 5), (13, 64, 33), (12, 8, 32), (97, 1030, 21), (40, 0, 7), (25, 9, 100)]
-            {
+            for (m, k, n) in sizes([
+                (1, 1, 1),
+                (2, 3, 5),
+                (13, 64, 33),
+                (12, 8, 32),
+                (97, 1030, 21),
+                (40, 0, 7),
+                (25, 9, 100),
+            ]) {
                 let (a, b) = (noise(m * k, 1), noise(k * n, 2));
                 let lefts = [Matrix::row_major(&a, m, k), Matrix::row_major(&a, k, m).transposed()];
                 let rights = [Matrix::row_major(&b, k, n), Matrix::row_major(&b, n, k).transposed()];
