@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
+use vitpcm_masks::text_file;
 
 /// The longest file of annotations that is read: several times COCO's, LVIS' and Open Images'.
 const MAX_BYTES: u64 = 8 << 30;
@@ -14,10 +15,10 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     if !about.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    if about.len() > MAX_BYTES {
+    let (found, max_bytes) = (about.len(), text_file::limit(MAX_BYTES));
+    if found > max_bytes {
         return Err(io::Error::other(format!(
-            "{} bytes, more than the {MAX_BYTES} that are read",
-            about.len()
+            "{found} bytes, more than the {max_bytes} that are read (--max-text-gigabytes)"
         )));
     }
     File::open(path)
@@ -26,7 +27,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// Reads a file of annotations.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    open(path)?.take(text_file::limit(MAX_BYTES)).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

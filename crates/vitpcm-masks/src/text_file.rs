@@ -3,20 +3,36 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The longest text that is read: several times the list of all files of ImageNet.
 const MAX_BYTES: u64 = 1 << 30;
 
+/// What [`raise_limit`] was last told. One for the process, like the number of its threads: those who read lie deep.
+static RAISED: AtomicU64 = AtomicU64::new(0);
+
+/// Lets this process read texts and annotations of so many bytes, where a reader's own limit is lower.
+pub fn raise_limit(max_bytes: u64) {
+    RAISED.store(max_bytes, Ordering::Relaxed);
+}
+
+/// A reader's own limit, or the [raised](raise_limit) one.
+pub fn limit(own: u64) -> u64 {
+    own.max(RAISED.load(Ordering::Relaxed))
+}
+
 /// Reads a text.
 pub fn read(path: &Path) -> io::Result<String> {
-    read_within(path, MAX_BYTES)
+    read_within(path, limit(MAX_BYTES))
 }
 
 fn read_within(path: &Path, max_bytes: u64) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
     if text.len() as u64 > max_bytes {
-        return Err(io::Error::other(format!("more than the {max_bytes} bytes of text that are read")));
+        return Err(io::Error::other(format!(
+            "more than the {max_bytes} bytes of text that are read (--max-text-gigabytes)"
+        )));
     }
     Ok(text)
 }
@@ -24,6 +40,14 @@ fn read_within(path: &Path, max_bytes: u64) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_is_raised_and_never_lowered() {
+        assert_eq!(limit(7), 7);
+        raise_limit(MAX_BYTES + 1);
+        assert_eq!((limit(7), limit(MAX_BYTES + 2)), (MAX_BYTES + 1, MAX_BYTES + 2));
+        raise_limit(0);
+    }
 
     #[test]
     fn a_text_without_end_is_given_up() {
