@@ -27,9 +27,10 @@ pub(crate) struct Common {
     /// Messages and progress off; results and errors stay
     #[arg(long, global = true, help_heading = "Common options")]
     quiet: bool,
-    /// The longest list, settings or annotation file that is read [default: 8 for annotations, 1 for others]
+    /// What is read of a file that must be in memory whole: lists and settings, annotations, packed weights [default: 1, 8,
+    /// what weights need]
     #[arg(long, global = true, value_name = "N", help_heading = "Common options")]
-    max_text_gigabytes: Option<u64>,
+    max_file_gigabytes: Option<u64>,
     /// A TOML file with any of this command's options (`crf = true`, `size = 960`); what is typed wins
     #[arg(long, global = true, value_name = "FILE.toml", help_heading = "Common options")]
     config: Option<PathBuf>,
@@ -51,8 +52,10 @@ impl<'a> Session<'a> {
         if let Some(threads) = common.threads {
             rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build_global()?;
         }
-        if let Some(gigabytes) = common.max_text_gigabytes {
-            vitpcm_masks::text_file::raise_limit(gigabytes.saturating_mul(1 << 30));
+        if let Some(gigabytes) = common.max_file_gigabytes {
+            let bytes = gigabytes.saturating_mul(1 << 30);
+            vitpcm_masks::text_file::raise_limit(bytes);
+            vitpcm_nets::raise_weight_limit(bytes);
         }
         // The file itself was read before the options were parsed.
         let _ = &common.config;

@@ -18,7 +18,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     let (found, max_bytes) = (about.len(), text_file::limit(MAX_BYTES));
     if found > max_bytes {
         return Err(io::Error::other(format!(
-            "{found} bytes, more than the {max_bytes} that are read (--max-text-gigabytes)"
+            "{found} bytes, more than the {max_bytes} that are read (--max-file-gigabytes)"
         )));
     }
     File::open(path)

@@ -31,7 +31,7 @@ fn read_within(path: &Path, max_bytes: u64) -> io::Result<String> {
     File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
     if text.len() as u64 > max_bytes {
         return Err(io::Error::other(format!(
-            "more than the {max_bytes} bytes of text that are read (--max-text-gigabytes)"
+            "more than the {max_bytes} bytes of text that are read (--max-file-gigabytes)"
         )));
     }
     Ok(text)

@@ -71,7 +71,7 @@ pub use vit::{ClassificationHead, Precision, Tokens, Vit};
 #[cfg(feature = "cuda")]
 pub use vitpcm_ops::open_cuda;
 pub use vitpcm_ops::{ParameterGradients, on_worker};
-pub use weight_file::{ArrayEntry, Container, ElementType, WeightFile};
+pub use weight_file::{ArrayEntry, Container, ElementType, WeightFile, raise_weight_limit};
 pub use weight_names::Naming;
 pub use weight_shrink::shrink_weights;
 pub use xception::{XCEPTIONS, Xception, XceptionConfig, XceptionVariant};

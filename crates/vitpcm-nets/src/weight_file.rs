@@ -5,6 +5,7 @@
 //! in it is checked against the file's real length before anything is allocated. Which network the names
 //! belong to is left to `weight_names` and `import`.
 
+mod limits;
 mod npz;
 mod pickle;
 mod safetensors_header;
@@ -23,6 +24,8 @@ use serde::Serialize;
 
 use crate::error::{Fault, NetsError, Parsed, Result};
 use zip_directory::ZipEntry;
+
+pub use limits::raise_weight_limit;
 
 /// How a weight file packs its arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -7,6 +7,7 @@
 
 use std::rc::Rc;
 
+use super::limits::limit;
 use crate::error::{Fault, Parsed};
 
 /// A state dict takes about 170 bytes a tensor: this is room for 12,000. A byte of pickle may cost a hundred in
@@ -118,7 +119,7 @@ impl Unpickled {
 
 /// Reads a pickle of protocol 2 to 5.
 pub(super) fn read(bytes: &[u8]) -> Parsed<Unpickled> {
-    if bytes.len() > MAX_PICKLE_LENGTH {
+    if bytes.len() as u64 > limit(MAX_PICKLE_LENGTH as u64) {
         return Err(
             format!("a pickle of {} bytes; state dicts stay below {MAX_PICKLE_LENGTH}", bytes.len()).into()
         );

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::limits::limit;
 use super::{ArrayEntry, ElementType, Place};
 use crate::error::Parsed;
 
@@ -65,7 +66,7 @@ pub(super) fn read(path: &Path, json: &[u8]) -> Parsed<(Vec<u8>, BTreeMap<String
                 return Err(format!("its shard {name} is no file").into());
             }
             end = end.saturating_add(about.len());
-            if end > MAX_BYTES {
+            if end > limit(MAX_BYTES) {
                 return Err(format!("shards of more than {MAX_BYTES} bytes").into());
             }
         }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::limits::limit;
 use super::pickle::{self, MAX_PICKLE_LENGTH, StorageType, StoredTensor, Unpickled, Value};
 use super::zip_directory::ZipEntry;
 use super::{ArrayEntry, ElementType, Place};
@@ -18,7 +19,7 @@ pub(super) fn read(file: &[u8], directory: &[ZipEntry]) -> Parsed<BTreeMap<Strin
         .iter()
         .find(|entry| entry.name.ends_with("data.pkl"))
         .ok_or("no data.pkl in the zip file")?;
-    if pickle_entry.size > MAX_PICKLE_LENGTH {
+    if pickle_entry.size as u64 > limit(MAX_PICKLE_LENGTH as u64) {
         return Err(format!(
             "data.pkl of {} bytes; state dicts stay below {MAX_PICKLE_LENGTH}",
             pickle_entry.size

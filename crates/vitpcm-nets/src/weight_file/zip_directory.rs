@@ -5,6 +5,7 @@
 
 use std::io::Read;
 
+use super::limits::limit;
 use crate::error::Parsed;
 
 /// Floating-point weights barely compress; a file that grows more than this is a zip bomb.
@@ -74,9 +75,8 @@ pub(super) fn read(file: &[u8]) -> Parsed<Vec<ZipEntry>> {
     for _ in 0..num_entries {
         let (entry, next) = read_directory_entry(file, at)?;
         inflated_total = inflated_total.saturating_add(entry.size as u64);
-        if inflated_total
-            > (file.len() as u64).saturating_mul(MAX_INFLATION).saturating_add(INFLATION_ALLOWANCE)
-        {
+        let max_bytes = (file.len() as u64).saturating_mul(MAX_INFLATION).saturating_add(INFLATION_ALLOWANCE);
+        if inflated_total > limit(max_bytes) {
             return Err(format!(
                 "the zip file claims to inflate more than {MAX_INFLATION}-fold, which weights never do; refused"
             )
