@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use vitpcm_masks::{MaskPair, MaskPairs, read_label_png, write_label_png};
+use vitpcm_masks::{MaskPair, MaskPairs, read_label_png, text_file, write_label_png};
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws images to try it on):\n  \
@@ -57,7 +57,7 @@ pub(crate) fn join(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     });
     bar.finish_and_clear();
     if let Some(text) = class_list {
-        output::write_file(&args.out.join(CLASS_LIST), &text)?;
+        output::write_file(&args.out.join(CLASS_LIST), text.as_bytes())?;
     }
     let num_failed = num_failed.into_inner();
     let num_done = found.pairs.len() + alone.len() - num_failed;
@@ -70,11 +70,11 @@ pub(crate) fn join(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
 }
 
 /// The classes of the masks, where a folder names them; two folders must mean the same by a number.
-fn class_list(args: &Args) -> anyhow::Result<Option<Vec<u8>>> {
+fn class_list(args: &Args) -> anyhow::Result<Option<String>> {
     let read = |folder: &Path| {
         let path = folder.join(CLASS_LIST);
         match path.is_file() {
-            true => std::fs::read(&path).map(Some).with_context(|| format!("{}", path.display())),
+            true => text_file::read(&path).map(Some).with_context(|| format!("{}", path.display())),
             false => Ok(None),
         }
     };

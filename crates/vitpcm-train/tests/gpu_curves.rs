@@ -7,10 +7,13 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::print_stdout)] // to say what was measured, or that nothing was
 
-use std::path::{Path, PathBuf};
+mod run_copy;
+
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 
+use run_copy::copy_run;
 use vitpcm::{Device, DeviceName, Precision};
 use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions};
 use vitpcm_train::{Backbone, Event, Ranks, Start, TrainConfig, TrainData, TrainJob, train};
@@ -52,20 +55,6 @@ fn curve(data: &Path, out: &Path, epochs: usize, device: &Device, precision: Pre
     let losses: Vec<f32> = receiver.into_iter().filter_map(loss).collect();
     assert_eq!(losses.len(), STEPS);
     losses
-}
-
-/// A run folder to go on in, beside the one it is copied from.
-fn copied(run: &Path, name: &str) -> PathBuf {
-    let copy = run.with_file_name(name);
-    for entry in walkdir::WalkDir::new(run) {
-        let entry = entry.unwrap();
-        let to = copy.join(entry.path().strip_prefix(run).unwrap());
-        match entry.file_type().is_dir() {
-            true => std::fs::create_dir_all(to).unwrap(),
-            false => std::fs::copy(entry.path(), to).map(drop).unwrap(),
-        }
-    }
-    copy
 }
 
 /// Whether two curves stay together; says how far apart they are.
@@ -110,10 +99,10 @@ fn the_losses_of_200_steps_stay_with_those_of_the_cpu() {
         ("f32, from what was learned", "f32 on", Precision::F32, Held::Largest(1e-3)),
         ("bf16, from what was learned", "bf16 on", Precision::Bf16, Held::Largest(2e-2)),
     ];
-    let starts = learned.map(|(_, out, ..)| copied(&run("cpu"), out));
+    learned.iter().for_each(|(_, out, ..)| copy_run(&run("cpu"), &run(out)));
     let cpu = curve(&data, &run("cpu"), 16, &Device::Cpu, Precision::F32);
-    for ((name, _, precision, held), out) in learned.into_iter().zip(starts) {
-        together.push(stay_together(name, &cpu, &curve(&data, &out, 16, &gpu, precision), held));
+    for (name, out, precision, held) in learned {
+        together.push(stay_together(name, &cpu, &curve(&data, &run(out), 16, &gpu, precision), held));
     }
     assert!(together.iter().all(|&together| together), "curves part");
 }

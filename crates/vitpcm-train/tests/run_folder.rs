@@ -1,10 +1,13 @@
 //! Whole runs on drawn scenes with a network of seconds: what the run folder holds, that a resumed run is the same run,
 //! and what happens to broken images, missing masks, missing tags and losses that explode.
 
+mod run_copy;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 
+use run_copy::copy_run;
 use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions};
 use vitpcm_nets::{DropoutRates, Model};
 use vitpcm_train::{
@@ -139,18 +142,6 @@ fn a_folder_with_something_in_it_needs_resume_and_another_data_set_is_refused() 
     let mut longer = short();
     longer.schedule.epochs = 2;
     assert_eq!(run(&job(&data, &out, longer, Start::Resume), u64::MAX).0.unwrap().steps, 6);
-}
-
-/// Copies the files of a run folder, and of its `last/`.
-fn copy_run(from: &Path, to: &Path) {
-    for folder in ["", "last"] {
-        std::fs::create_dir_all(to.join(folder)).unwrap();
-        for entry in std::fs::read_dir(from.join(folder)).unwrap().map(Result::unwrap) {
-            if entry.path().is_file() {
-                std::fs::copy(entry.path(), to.join(folder).join(entry.file_name())).unwrap();
-            }
-        }
-    }
 }
 
 #[test]
