@@ -201,7 +201,7 @@ impl Backbone {
         let first = tokens.num_blocks_run;
         let values = match self {
             Backbone::Vit(vit) => return vit.run_blocks_to(end, tokens, mode),
-            Backbone::ResNet(resnet) => resnet.run_blocks(first..end, &tokens.values)?,
+            Backbone::ResNet(resnet) => resnet.run_blocks(first..end, &tokens.values, mode.gradients())?,
             Backbone::Xception(xception) => xception.run_blocks(first..end, &tokens.values)?,
         };
         Ok(Tokens { values, grid: tokens.grid, num_blocks_run: end })

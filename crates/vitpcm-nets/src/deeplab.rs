@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use serde::{Deserialize, Serialize};
-use vitpcm_ops::{linear, neighbour_sums};
+use vitpcm_ops::{ParameterGradients, linear, neighbour_sums};
 
 use crate::error::{NetsError, Result};
 use crate::initialisation::convolutional;
@@ -146,22 +146,36 @@ impl DeepLab {
         &self.config
     }
 
-    /// Pixels to logits, f32.
+    /// The same network for passes between which it does not change: the ResNet's weights are rounded once.
+    pub fn for_passes(&self) -> Result<Self> {
+        Ok(Self { resnet: self.resnet.for_passes()?, ..self.clone() })
+    }
+
+    /// Pixels to logits, f32. Where `gradients` is given, gradients of the ResNet's weights may go there.
     ///
     /// # Shapes
     /// pixels `[B, H, W, 3]`, RGB, f32, normalised as the weights expect; result `[B, ⌈H/8⌉, ⌈W/8⌉, classes]`. Where H
     /// and W are one more than a multiple of 8, the corners of both grids coincide.
-    pub fn forward(&self, pixels: &Tensor) -> Result<Tensor> {
-        let features = self.resnet.forward(pixels)?;
-        let mut sum: Option<Tensor> = None;
-        for ((weight, bias), &rate) in self.classifiers.iter().zip(&self.config.rates) {
-            let logits = neighbour_sums(&linear(&features, weight, None)?, rate)?;
-            let logits = logits.broadcast_add(&bias.to_dtype(DType::F32)?)?;
-            sum = Some(match sum {
-                Some(sum) => (sum + logits)?,
-                None => logits,
-            });
+    pub fn forward(&self, pixels: &Tensor, gradients: Option<&ParameterGradients>) -> Result<Tensor> {
+        let features = self.resnet.forward(pixels, gradients)?;
+        let products = linear(&features, &self.classifiers()?, None)?;
+        let mut logits = neighbour_sums(&products, self.config.num_classes, &self.config.rates)?;
+        for (_, bias) in &self.classifiers {
+            logits = logits.broadcast_add(&bias.to_dtype(DType::F32)?)?;
         }
-        sum.ok_or_else(|| NetsError::BadConfig { reason: "no classifiers".to_owned() })
+        Ok(logits)
+    }
+
+    /// All classifiers as one linear layer, `[columns, features]`.
+    fn classifiers(&self) -> Result<Tensor> {
+        let mut rows: Vec<Tensor> = self.classifiers.iter().map(|(weight, _)| weight.clone()).collect();
+        let [columns, features] =
+            [rows.len() * self.config.num_classes * 9, self.config.backbone.num_features()];
+        // GPUs multiply rows of whole vectors several times faster.
+        let missing = columns.next_multiple_of(8) - columns;
+        if let (Some(first), true) = (rows.first(), missing > 0) {
+            rows.push(Tensor::zeros((missing, features), first.dtype(), first.device())?);
+        }
+        Ok(Tensor::cat(&rows, 0)?)
     }
 }

@@ -6,7 +6,10 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
-use vitpcm_ops::{Activation, ConvNorm, PoolWindows, Window, conv_norm, max_pool};
+use vitpcm_ops::{
+    Activation, Bottleneck, ConvLayer, ConvNorm, ParameterGradients, PoolWindows, Window, bottlenecks,
+    max_pool,
+};
 
 use crate::error::{NetsError, Result};
 use crate::parameters::Parameters;
@@ -194,44 +197,25 @@ struct Block {
     is_first: bool,
 }
 
-/// A convolution and what follows it.
-#[derive(Debug, Clone)]
-pub(crate) struct Layer {
-    weight: Tensor,
-    norm: ConvNorm,
+/// A convolution and the norm behind it, by their names.
+pub(crate) fn conv_layer(
+    parameters: &Parameters,
+    (conv, norm): (&str, &str),
+    window: Window,
+    activation: Activation,
+    eps: f64,
+) -> Result<ConvLayer> {
+    let [weight, bias, mean, variance] =
+        NORM_PARTS.map(|part| parameters.get(&format!("{norm}.{part}")).map(Tensor::detach));
+    let scale = (weight? / (variance? + eps)?.sqrt()?)?;
+    let shift = (bias? - (mean? * &scale)?)?;
+    let weight = parameters.get(&format!("{conv}.weight"))?.clone();
+    Ok(ConvLayer::new(weight, ConvNorm { window, scale, shift, activation }))
 }
 
-impl Layer {
-    pub(crate) fn new(
-        parameters: &Parameters,
-        (conv, norm): (&str, &str),
-        window: Window,
-        activation: Activation,
-        eps: f64,
-    ) -> Result<Self> {
-        let [weight, bias, mean, variance] =
-            NORM_PARTS.map(|part| parameters.get(&format!("{norm}.{part}")).map(Tensor::detach));
-        let scale = (weight? / (variance? + eps)?.sqrt()?)?;
-        let shift = (bias? - (mean? * &scale)?)?;
-        let weight = parameters.get(&format!("{conv}.weight"))?.clone();
-        Ok(Self { weight, norm: ConvNorm { window, scale, shift, activation } })
-    }
-
-    pub(crate) fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        Ok(conv_norm(x, &self.weight, &self.norm, residual)?)
-    }
-}
-
-/// A block: 1×1, 3×3, 1×1, and the way around them.
-#[derive(Debug, Clone)]
-struct Bottleneck {
-    layers: [Layer; 3],
-    downsample: Option<Layer>,
-}
-
-impl Bottleneck {
-    fn new(block: &Block, config: &ResNetConfig, parameters: &Parameters) -> Result<Self> {
-        let Block { name, stride, dilation, is_first, .. } = block;
+impl Block {
+    fn build(&self, config: &ResNetConfig, parameters: &Parameters) -> Result<Bottleneck> {
+        let Block { name, stride, dilation, is_first, .. } = self;
         let pointwise = |stride: usize| Window { stride, padding: 0, dilation: 1 };
         let (first, second) = match config.stride_on {
             StrideOn::First => (*stride, 1),
@@ -240,34 +224,25 @@ impl Bottleneck {
         let wide = Window { stride: second, padding: *dilation, dilation: *dilation };
         let layer = |conv: &str, norm: &str, window: Window, activation: Activation| {
             let names = (format!("{name}.{conv}"), format!("{name}.{norm}"));
-            Layer::new(parameters, (&names.0, &names.1), window, activation, config.norm_eps)
+            conv_layer(parameters, (&names.0, &names.1), window, activation, config.norm_eps)
         };
-        Ok(Self {
+        Ok(Bottleneck {
             layers: [
                 layer("conv1", "bn1", pointwise(first), Activation::Relu)?,
                 layer("conv2", "bn2", wide, Activation::Relu)?,
                 layer("conv3", "bn3", pointwise(1), Activation::Relu)?,
             ],
-            downsample: is_first
+            around: is_first
                 .then(|| layer("downsample.0", "downsample.1", pointwise(*stride), Activation::None))
                 .transpose()?,
         })
-    }
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let residual = match &self.downsample {
-            Some(layer) => layer.forward(x, None)?,
-            None => x.clone(),
-        };
-        let [first, second, third] = &self.layers;
-        third.forward(&second.forward(&first.forward(x, None)?, None)?, Some(&residual))
     }
 }
 
 /// A ResNet without a task.
 #[derive(Debug, Clone)]
 pub struct ResNet {
-    entrance: Layer,
+    entrance: ConvLayer,
     blocks: Vec<Bottleneck>,
     precision: Precision,
 }
@@ -278,9 +253,9 @@ impl ResNet {
         config.check()?;
         parameters.check(&config.parameter_shapes())?;
         let window = Window { stride: 2, padding: 3, dilation: 1 };
-        let entrance = Layer::new(parameters, ("conv1", "bn1"), window, Activation::Relu, config.norm_eps)?;
+        let entrance = conv_layer(parameters, ("conv1", "bn1"), window, Activation::Relu, config.norm_eps)?;
         let blocks = config.block_list(output_stride);
-        let blocks = blocks.iter().map(|block| Bottleneck::new(block, config, parameters));
+        let blocks = blocks.iter().map(|block| block.build(config, parameters));
         Ok(Self { entrance, blocks: blocks.collect::<Result<_>>()?, precision: Precision::F32 })
     }
 
@@ -289,13 +264,20 @@ impl ResNet {
         Self { precision, ..self }
     }
 
-    /// Pixels to features.
+    /// The same network for passes between which it does not change: its weights are rounded once.
+    pub fn for_passes(&self) -> Result<Self> {
+        let dtype = self.precision.dtype();
+        let blocks = self.blocks.iter().map(|block| Ok(block.for_products(dtype)?)).collect::<Result<_>>()?;
+        Ok(Self { blocks, ..self.clone() })
+    }
+
+    /// Pixels to features. Where `gradients` is given, gradients of the blocks' weights may go there.
     ///
     /// # Shapes
     /// pixels `[B, H, W, 3]`, RGB, f32, normalised as the weights expect; result `[B, ⌈H/s⌉, ⌈W/s⌉, 32 · width]` for an
     /// output stride of s
-    pub fn forward(&self, pixels: &Tensor) -> Result<Tensor> {
-        self.run_blocks(0..self.blocks.len(), &self.enter(pixels)?)
+    pub fn forward(&self, pixels: &Tensor, gradients: Option<&ParameterGradients>) -> Result<Tensor> {
+        self.run_blocks(0..self.blocks.len(), &self.enter(pixels)?, gradients)
     }
 
     /// Pixels to what the first block takes.
@@ -310,11 +292,16 @@ impl ResNet {
     }
 
     /// Runs some blocks.
-    pub(crate) fn run_blocks(&self, range: Range<usize>, x: &Tensor) -> Result<Tensor> {
+    pub(crate) fn run_blocks(
+        &self,
+        range: Range<usize>,
+        x: &Tensor,
+        gradients: Option<&ParameterGradients>,
+    ) -> Result<Tensor> {
         let blocks = self.blocks.get(range.clone()).ok_or_else(|| NetsError::BadConfig {
             reason: format!("blocks {range:?} of a ResNet with {} blocks", self.blocks.len()),
         })?;
-        blocks.iter().try_fold(x.clone(), |features, block| block.forward(&features))
+        Ok(bottlenecks(x, blocks, gradients)?)
     }
 }
 

@@ -6,11 +6,11 @@ use std::ops::Range;
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
-use vitpcm_ops::{Activation, PoolWindows, Window, depthwise, max_pool};
+use vitpcm_ops::{Activation, ConvLayer, PoolWindows, Window, depthwise, max_pool};
 
 use crate::error::{NetsError, Result};
 use crate::parameters::Parameters;
-use crate::resnet::{Layer, NORM_PARTS};
+use crate::resnet::{NORM_PARTS, conv_layer};
 use crate::variants::ParameterShape;
 use crate::vit::Precision;
 
@@ -196,12 +196,12 @@ impl XceptionConfig {
 struct Separable {
     depthwise: Tensor,
     dilation: usize,
-    pointwise: Layer,
+    pointwise: ConvLayer,
 }
 
 impl Separable {
     fn forward(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        self.pointwise.forward(&depthwise(x, &self.depthwise, self.dilation)?, residual)
+        Ok(self.pointwise.forward(&depthwise(x, &self.depthwise, self.dilation)?, residual)?)
     }
 }
 
@@ -209,7 +209,7 @@ impl Separable {
 struct XceptionBlock {
     separables: Vec<Separable>,
     way_around: WayAround,
-    convolution: Option<Layer>,
+    convolution: Option<ConvLayer>,
     activates_input: bool,
 }
 
@@ -227,7 +227,7 @@ impl XceptionBlock {
             Ok(Separable {
                 depthwise: parameters.get(&format!("{name}.depthwise.weight"))?.clone(),
                 dilation: block.dilation,
-                pointwise: Layer::new(parameters, (&names.0, &names.1), pointwise(1), activation, eps)?,
+                pointwise: conv_layer(parameters, (&names.0, &names.1), pointwise(1), activation, eps)?,
             })
         };
         let convolution = match block.way_around {
@@ -236,7 +236,7 @@ impl XceptionBlock {
                 let stride = if windows == PoolWindows::Every { 1 } else { 2 };
                 let (conv, norm) =
                     (format!("block{}_residual", block.number), format!("block{}_residual_bn", block.number));
-                Some(Layer::new(parameters, (&conv, &norm), pointwise(stride), Activation::None, eps)?)
+                Some(conv_layer(parameters, (&conv, &norm), pointwise(stride), Activation::None, eps)?)
             }
         };
         Ok(Self {
@@ -266,7 +266,7 @@ impl XceptionBlock {
 /// An Xception without a task.
 #[derive(Debug, Clone)]
 pub struct Xception {
-    entrance: [Layer; 2],
+    entrance: [ConvLayer; 2],
     blocks: Vec<XceptionBlock>,
     precision: Precision,
 }
@@ -279,7 +279,7 @@ impl Xception {
         let entrance = |name: &str, stride: usize| {
             let window = Window { stride, padding: 0, dilation: 1 };
             let norm = format!("{name}_bn");
-            Layer::new(parameters, (name, &norm), window, Activation::Relu, config.norm_eps)
+            conv_layer(parameters, (name, &norm), window, Activation::Relu, config.norm_eps)
         };
         let blocks = config.block_list();
         let blocks = blocks.iter().map(|block| XceptionBlock::new(block, config.norm_eps, parameters));
@@ -309,7 +309,7 @@ impl Xception {
         let [first, second] = &self.entrance;
         // In f32 on every device, as in a ResNet.
         let features = first.forward(pixels, None)?.to_dtype(self.precision.dtype())?;
-        second.forward(&features, None)
+        Ok(second.forward(&features, None)?)
     }
 
     /// Runs some blocks.

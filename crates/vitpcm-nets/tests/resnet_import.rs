@@ -236,6 +236,6 @@ fn imported_parameters_make_a_network() {
     let mut parameters = imported.parameters;
     parameters.extend(config.initial_head(1, &Device::Cpu).unwrap());
     let pixels = Tensor::zeros((1, 33, 49, 3), candle_core::DType::F32, &Device::Cpu).unwrap();
-    let logits = DeepLab::new(&config, &parameters).unwrap().forward(&pixels).unwrap();
+    let logits = DeepLab::new(&config, &parameters).unwrap().forward(&pixels, None).unwrap();
     assert_eq!(logits.dims(), [1, 5, 7, 3]);
 }

@@ -156,18 +156,27 @@ pub(crate) fn depthwise(x: &Tensor, weight: &Tensor, dilation: usize) -> Result<
     (1..9).try_fold(part(0)?, |sum, tap| sum + part(tap)?)
 }
 
+/// See [`crate::cross_entropy()`].
+pub(crate) fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    // The maximum only guards against overflow; it has no part in the gradient.
+    let shifted = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?.detach())?;
+    let log_sum = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
+    (shifted.broadcast_sub(&log_sum)? * targets)?.sum(D::Minus1)?.neg()
+}
+
 /// See [`crate::neighbour_sums()`].
-pub(crate) fn neighbour_sums(products: &Tensor, dilation: usize) -> Result<Tensor> {
-    let (batch, height, width, columns) = products.dims4()?;
-    let products = products.to_dtype(DType::F32)?.reshape(vec![batch, height, width, columns / 9, 9])?;
-    let padded = products.pad_with_zeros(1, dilation, dilation)?.pad_with_zeros(2, dilation, dilation)?;
-    let shifted = |tap: usize| {
-        let (row, column) = (tap / 3 * dilation, tap % 3 * dilation);
-        padded.narrow(1, row, height)?.narrow(2, column, width)?.narrow(4, tap, 1)?.squeeze(4)
-    };
-    let mut sum = shifted(0)?;
-    for tap in 1..9 {
-        sum = (sum + shifted(tap)?)?;
+pub(crate) fn neighbour_sums(products: &Tensor, classes: usize, rates: &[usize]) -> Result<Tensor> {
+    let (batch, height, width, _) = products.dims4()?;
+    let mut sum = Tensor::zeros((batch, height, width, classes), DType::F32, products.device())?;
+    for (index, &rate) in rates.iter().enumerate() {
+        let of_rate = products.narrow(3, index * classes * 9, classes * 9)?.to_dtype(DType::F32)?;
+        let of_rate = of_rate.reshape(vec![batch, height, width, classes, 9])?;
+        let padded = of_rate.pad_with_zeros(1, rate, rate)?.pad_with_zeros(2, rate, rate)?;
+        for tap in 0..9 {
+            let (row, column) = (tap / 3 * rate, tap % 3 * rate);
+            let shifted = padded.narrow(1, row, height)?.narrow(2, column, width)?.narrow(4, tap, 1)?;
+            sum = (sum + shifted.squeeze(4)?)?;
+        }
     }
     Ok(sum)
 }
@@ -302,8 +311,11 @@ mod tests {
                 );
             }
         }
+        let logits = [noise(&[2, 5, 7])];
+        let targets = noise(&[2, 5, 7]);
+        check(&logits, |v| cross_entropy(&v[0], &targets), |v| crate::cross_entropy(&v[0], &targets));
         let products = [noise(&[2, 5, 6, 4 * 9])];
-        check(&products, |v| neighbour_sums(&v[0], 2), |v| crate::neighbour_sums(&v[0], 2));
+        check(&products, |v| neighbour_sums(&v[0], 2, &[2, 1]), |v| crate::neighbour_sums(&v[0], 2, &[2, 1]));
         let scores = [noise(&[2, 4, 5, 6])];
         check(&scores, |v| top_k_over_grid(&v[0], 1), |v| crate::max_over_grid(&v[0]));
         check(&scores, |v| top_k_over_grid(&v[0], 3), |v| crate::top_k_over_grid(&v[0], 3));

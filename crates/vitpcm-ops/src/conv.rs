@@ -127,77 +127,120 @@ impl ConvNorm {
         y: &Tensor,
         grad_y: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let shape = shape_of(x.dims(), weight.dims(), self.window)?;
-        let (y, grad_y) = (y.contiguous()?, grad_y.contiguous()?);
-        let residual = residual.filter(|residual| residual.track_op());
-        #[cfg(feature = "cuda")]
-        if x.device().is_cuda() {
-            return self.backward_on_cuda(&shape, x, weight, residual, &y, &grad_y);
-        }
-        let path = SimdPath::detect();
-        let mut grad_product = output(y.elem_count());
-        let mut grad_residual = residual.map(|_| output(y.elem_count()));
-        let scale = Floats::of(&self.scale)?;
-        kernels::finish_backward(
-            self.activation,
-            scale.get()?,
-            Floats::of(&y)?.get()?,
-            Floats::of(&grad_y)?.get()?,
-            grad_residual.as_deref_mut(),
-            &mut grad_product,
-        );
-        let grad_x = match x.track_op() {
-            true => {
-                let mut grad_x = output(x.elem_count());
-                kernels::backward_x(path, &shape, Floats::of(weight)?.get()?, &grad_product, &mut grad_x);
-                Some(tensor(grad_x, x.dims())?)
-            }
-            false => None,
+        let residual = match residual.is_some_and(Tensor::track_op) {
+            true => Residual::Trained,
+            false => Residual::None,
         };
-        let grad_weight = match weight.track_op() {
-            true => {
-                let mut grad_weight = output(weight.elem_count());
-                let x = Floats::of(x)?;
-                kernels::backward_weight(path, &shape, x.get()?, &grad_product, &mut grad_weight);
-                Some(tensor(grad_weight, weight.dims())?)
-            }
-            false => None,
-        };
-        let grad_residual = grad_residual.map(|grad| tensor(grad, y.dims())).transpose()?;
-        Ok((grad_x, grad_weight, grad_residual))
+        let (grad, grad_residual) =
+            self.product_gradient(&y.contiguous()?, &grad_y.contiguous()?, residual)?;
+        let grad_x = x.track_op().then(|| self.x_gradient(x, weight, &grad, None));
+        let grad_weight = weight.track_op().then(|| self.weight_gradient(x, weight, &grad, None));
+        Ok((grad_x.transpose()?, grad_weight.transpose()?, grad_residual))
     }
 
-    #[cfg(feature = "cuda")]
-    fn backward_on_cuda(
+    /// The gradient of the convolution's result, and that of a residual. Contiguous tensors here and below.
+    pub(crate) fn product_gradient(
         &self,
-        shape: &ConvShape,
-        x: &Tensor,
-        weight: &Tensor,
-        residual: Option<&Tensor>,
         y: &Tensor,
         grad_y: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (x_view, weight_view) = (View::of(x)?, View::of(weight)?);
-        let (grad_residual, grad_product) = cuda::conv::finish_backward(
+        residual: Residual,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let residual = residual == Residual::Trained;
+        #[cfg(feature = "cuda")]
+        if y.device().is_cuda() {
+            let scale = View::of(&self.scale)?;
+            let (grad_residual, grad) = cuda::conv::finish_backward(
+                self.activation,
+                &scale,
+                &View::of(y)?,
+                &View::of(grad_y)?,
+                residual,
+            )?;
+            return Ok((grad.into_tensor(y.dims()), grad_residual.map(|grad| grad.into_tensor(y.dims()))));
+        }
+        let mut grad = output(y.elem_count());
+        let mut grad_residual = residual.then(|| output(y.elem_count()));
+        kernels::finish_backward(
             self.activation,
-            &View::of(&self.scale)?,
-            &View::of(y)?,
-            &View::of(grad_y)?,
-            residual.is_some(),
-        )?;
-        let grad_product = grad_product.view();
-        let grad_x = match x.track_op() {
-            true => Some(cuda::conv::backward_x(shape, &weight_view, &grad_product)?.into_tensor(x.dims())),
-            false => None,
-        };
-        let grad_weight = match weight.track_op() {
-            true => {
-                let grad = cuda::conv::backward_weight(shape, &x_view, &grad_product)?;
-                Some(grad.into_tensor(weight.dims()).to_dtype(weight.dtype())?)
-            }
-            false => None,
-        };
-        Ok((grad_x, grad_weight, grad_residual.map(|grad| grad.into_tensor(y.dims()))))
+            Floats::of(&self.scale)?.get()?,
+            Floats::of(y)?.get()?,
+            Floats::of(grad_y)?.get()?,
+            grad_residual.as_deref_mut(),
+            &mut grad,
+        );
+        let grad_residual = grad_residual.map(|grad| tensor(grad, y.dims())).transpose()?;
+        Ok((tensor(grad, y.dims())?, grad_residual))
+    }
+
+    /// The gradient of x by that of the convolution's result, added to `onto`.
+    pub(crate) fn x_gradient(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        grad: &Tensor,
+        onto: Option<Tensor>,
+    ) -> Result<Tensor> {
+        let shape = shape_of(x.dims(), weight.dims(), self.window)?;
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            let (weight, grad) = (View::of(weight)?, View::of(grad)?);
+            return match onto {
+                Some(onto) if shape.is_pointwise() => {
+                    cuda::conv::add_backward_x(&shape, &weight, &grad, &View::of(&onto)?)?;
+                    Ok(onto)
+                }
+                onto => sum(cuda::conv::backward_x(&shape, &weight, &grad)?.into_tensor(x.dims()), onto),
+            };
+        }
+        let mut grad_x = output(x.elem_count());
+        let (weight, grad) = (Floats::of(weight)?, Floats::of(grad)?);
+        kernels::backward_x(SimdPath::detect(), &shape, weight.get()?, grad.get()?, &mut grad_x);
+        sum(tensor(grad_x, x.dims())?, onto)
+    }
+
+    /// The gradient of the weight by that of the convolution's result, added to `onto`.
+    pub(crate) fn weight_gradient(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        grad: &Tensor,
+        onto: Option<Tensor>,
+    ) -> Result<Tensor> {
+        let shape = shape_of(x.dims(), weight.dims(), self.window)?;
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            let (x, grad) = (View::of(x)?, View::of(grad)?);
+            return match onto {
+                Some(onto) if onto.dtype() == DType::F32 => {
+                    cuda::conv::add_backward_weight(&shape, &x, &grad, &View::of(&onto)?)?;
+                    Ok(onto)
+                }
+                onto => {
+                    let grad = cuda::conv::backward_weight(&shape, &x, &grad)?.into_tensor(weight.dims());
+                    sum(grad.to_dtype(weight.dtype())?, onto)
+                }
+            };
+        }
+        let mut grad_weight = output(weight.elem_count());
+        let (x, grad) = (Floats::of(x)?, Floats::of(grad)?);
+        kernels::backward_weight(SimdPath::detect(), &shape, x.get()?, grad.get()?, &mut grad_weight);
+        sum(tensor(grad_weight, weight.dims())?, onto)
+    }
+}
+
+/// Whether a convolution's residual asks for its gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Residual {
+    /// There is none, or it is a constant.
+    None,
+    /// It does.
+    Trained,
+}
+
+fn sum(gradient: Tensor, onto: Option<Tensor>) -> Result<Tensor> {
+    match onto {
+        Some(onto) => gradient + onto,
+        None => Ok(gradient),
     }
 }
 

@@ -5,36 +5,46 @@
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::composed;
-use crate::cpu::neighbour_sums::{self as kernels, NeighbourShape, TAPS};
+use crate::cpu::neighbour_sums::{self as kernels, MAX_RATES, NeighbourShape, TAPS};
 #[cfg(feature = "cuda")]
 use crate::cuda::{self, View};
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
-/// Sums over each pixel's 3×3 neighbours, `dilation` pixels apart, what they contribute through their tap (row by row
-/// from the upper left); beyond the edge there is nothing. The result is f32.
+/// Sums over each pixel's 3×3 neighbours what they contribute through their tap (row by row from the upper left); beyond
+/// the edge there is nothing. The neighbours are as many pixels apart as a rate says, and the sums of all rates
+/// are added. The result is f32.
 ///
 /// # Shapes
-/// products `[B, H, W, classes · 9]`, the taps of a class together; result `[B, H, W, classes]`.
-pub fn neighbour_sums(products: &Tensor, dilation: usize) -> Result<Tensor> {
+/// products `[B, H, W, columns]`: for every rate nine taps a class, those of a class together; further columns are left
+/// alone. Result `[B, H, W, classes]`.
+pub fn neighbour_sums(products: &Tensor, classes: usize, rates: &[usize]) -> Result<Tensor> {
     let (_, _, _, columns) = products.dims4()?;
-    if columns == 0 || !columns.is_multiple_of(TAPS) || dilation == 0 {
-        bail!("neighbour_sums: {columns} products a pixel with dilation {dilation}, expected nine a class");
+    let is_rate = |rate: &usize| (1..=i32::MAX as usize).contains(rate);
+    if classes == 0 || columns < rates.len() * classes * TAPS || !rates.iter().all(is_rate) {
+        bail!(
+            "neighbour_sums: {columns} products a pixel for {classes} classes at rates {rates:?}, expected nine a class and rate"
+        );
+    }
+    if rates.is_empty() || rates.len() > MAX_RATES {
+        bail!("neighbour_sums: {} rates, expected 1 to {MAX_RATES}", rates.len());
     }
     if !has_kernels(&[products]) {
-        return composed::neighbour_sums(products, dilation);
+        return composed::neighbour_sums(products, classes, rates);
     }
-    products.contiguous()?.apply_op1(NeighbourSums { dilation })
+    products.contiguous()?.apply_op1(NeighbourSums { classes, rates: rates.to_vec() })
 }
 
 struct NeighbourSums {
-    dilation: usize,
+    classes: usize,
+    rates: Vec<usize>,
 }
 
 impl NeighbourSums {
-    fn shapes(&self, dims: &[usize]) -> (NeighbourShape, [usize; 4]) {
-        let [batch, height, width, classes] = [dims[0], dims[1], dims[2], dims[3] / TAPS];
-        let shape = NeighbourShape { height, width, classes, dilation: self.dilation };
-        (shape, [batch, height, width, classes])
+    fn shapes(&self, dims: &[usize]) -> (NeighbourShape<'_>, [usize; 4]) {
+        let [batch, height, width, columns] = [dims[0], dims[1], dims[2], dims[3]];
+        let Self { classes, rates } = self;
+        let shape = NeighbourShape { height, width, columns, classes: *classes, rates };
+        (shape, [batch, height, width, *classes])
     }
 }
 
@@ -46,7 +56,7 @@ impl CustomOp1 for NeighbourSums {
     fn cpu_fwd(&self, products: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let (shape, result) = self.shapes(layout.dims());
         let mut sums = output(result.iter().product());
-        kernels::forward(shape, floats(products, layout)?, &mut sums);
+        kernels::forward(&shape, floats(products, layout)?, &mut sums);
         Ok((CpuStorage::F32(sums), result.as_slice().into()))
     }
 
@@ -57,7 +67,7 @@ impl CustomOp1 for NeighbourSums {
         layout: &Layout,
     ) -> Result<(candle_core::CudaStorage, Shape)> {
         let (shape, result) = self.shapes(layout.dims());
-        let sums = cuda::neighbour_sums::forward(shape, &View::new(products, layout)?)?;
+        let sums = cuda::neighbour_sums::forward(&shape, &View::new(products, layout)?)?;
         Ok((sums.into_storage(), result.as_slice().into()))
     }
 
@@ -66,11 +76,11 @@ impl CustomOp1 for NeighbourSums {
         let grad_sums = grad_sums.to_dtype(DType::F32)?.contiguous()?;
         #[cfg(feature = "cuda")]
         if products.device().is_cuda() {
-            let grad = cuda::neighbour_sums::backward(shape, &View::of(&grad_sums)?, products.dtype())?;
+            let grad = cuda::neighbour_sums::backward(&shape, &View::of(&grad_sums)?, products.dtype())?;
             return Ok(Some(grad.into_tensor(products.dims())));
         }
         let mut grad_products = output(products.elem_count());
-        kernels::backward(shape, Floats::of(&grad_sums)?.get()?, &mut grad_products);
+        kernels::backward(&shape, Floats::of(&grad_sums)?.get()?, &mut grad_products);
         Ok(Some(tensor(grad_products, products.dims())?))
     }
 }

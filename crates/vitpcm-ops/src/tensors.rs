@@ -64,3 +64,29 @@ pub(crate) fn output(len: usize) -> Vec<f32> {
     unsafe { values.set_len(len) };
     values
 }
+
+/// What tests of several operations share.
+#[cfg(test)]
+pub(crate) mod testing {
+    use candle_core::{Device, Tensor};
+
+    use crate::{random_bits, uniform};
+
+    /// Numbers of −0.5 to 0.5.
+    pub(crate) fn noise(dims: &[usize], seed: u64) -> Tensor {
+        let count = dims.iter().product::<usize>() as u64;
+        let values: Vec<f32> = (0..count).map(|i| uniform(random_bits(seed, i)) - 0.5).collect();
+        Tensor::from_vec(values, dims, &Device::Cpu).expect("a tensor")
+    }
+
+    /// Equal but for the last bits; zeros alone are no evidence.
+    #[track_caller]
+    pub(crate) fn assert_close(a: &Tensor, b: &Tensor) {
+        assert_eq!(a.dims(), b.dims());
+        let values = |tensor: &Tensor| tensor.flatten_all().and_then(|flat| flat.to_vec1::<f32>()).unwrap();
+        let (a, b) = (values(a), values(b));
+        let largest = b.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+        assert!(largest > 0.0);
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * largest.max(1.0)));
+    }
+}

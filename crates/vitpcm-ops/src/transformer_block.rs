@@ -1,19 +1,14 @@
-//! Transformer blocks, all that are trained as one node of the graph. Of their inside it keeps only what is dear to compute
-//! again, and gradients are handed over directly: candle's graph would add each of them to zeros first, and keep
-//! every result of every operation until the end.
+//! Transformer blocks, all that are trained as one node of the graph, which keeps of their inside only what is dear to
+//! compute again.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
-use candle_core::{
-    CpuStorage, CustomOp1, DType, Layout, Result, Shape, Storage, Tensor, TensorId, Var, bail,
-};
+use candle_core::{CustomOp1, DType, Result, Tensor, bail};
 
 use crate::attention::{Attention, attention_of_layer, attention_to_go_back, has_attention_kernels};
 use crate::dropout::{DropoutMask, dropped};
 use crate::layer_norm::{gradients as norm_gradients, layer_norm_to};
 use crate::linear::{bias_gradient, linear, linear_gelu, rounded, weight_gradient, x_gradient};
 use crate::linear_tail::{BranchEnd, Keep, activate, activate_backward};
+use crate::one_node::{ParameterGradients, one_node};
 
 /// A weight and its bias: of a linear layer `[out, in]` and `[out]`, of a norm `[d]` and `[d]`.
 #[derive(Debug, Clone)]
@@ -107,27 +102,6 @@ pub struct BlockOptions {
     pub dropout: [Option<DropoutMask>; 3],
 }
 
-/// The gradients of parameters that operations hand over directly.
-#[derive(Debug, Clone, Default)]
-pub struct ParameterGradients(Arc<Mutex<HashMap<TensorId, Tensor>>>);
-
-impl ParameterGradients {
-    /// All gradients that were handed over since the last call.
-    pub fn take(&self) -> HashMap<TensorId, Tensor> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn add(&self, parameter: &Tensor, gradient: Tensor) -> Result<()> {
-        let mut gradients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let sum = match gradients.get(&parameter.id()) {
-            Some(before) => (before + gradient)?,
-            None => gradient,
-        };
-        gradients.insert(parameter.id(), sum);
-        Ok(())
-    }
-}
-
 /// Pre-norm transformer blocks, one after the other. Where `gradients` is given, the parameters' gradients may go there
 /// instead of into candle's store; without, the blocks leave a graph of single operations, or none where nothing is a
 /// variable.
@@ -161,19 +135,19 @@ fn as_one_operation(
     blocks: &[(&BlockWeights, BlockOptions)],
     gradients: &ParameterGradients,
 ) -> Result<Tensor> {
-    // Without a variable before it the operation would have no place in the graph.
-    let (input, x) = match x.track_op() {
-        true => (Input::InGraph, x.contiguous()?),
-        false => (Input::Constant, Var::from_tensor(x)?.into_inner()),
-    };
-    let mut y = x.detach();
-    let mut kept = Vec::with_capacity(blocks.len());
-    for (weights, options) in blocks {
-        let block;
-        (y, block) = Block::forward(&y, weights, options, gradients)?;
-        kept.push(block);
-    }
-    x.apply_op1(Blocks { input, blocks: kept, y: Mutex::new(Some(y)) })
+    one_node("transformer-blocks", x, |x| {
+        let mut y = x.clone();
+        let mut kept = Vec::with_capacity(blocks.len());
+        for (weights, options) in blocks {
+            let block;
+            (y, block) = Block::forward(&y, weights, options, gradients)?;
+            kept.push(block);
+        }
+        let backward = move |grad_y: &Tensor| {
+            kept.iter().rev().try_fold(grad_y.clone(), |grad, block| block.backward(&grad))
+        };
+        Ok((y, backward))
+    })
 }
 
 fn by_single_operations(x: &Tensor, weights: &BlockWeights, options: &BlockOptions) -> Result<Tensor> {
@@ -185,21 +159,6 @@ fn by_single_operations(x: &Tensor, weights: &BlockWeights, options: &BlockOptio
     let activated = dropped(hidden, options.dropout[1])?;
     let (y, _) = weights.mlp_end(options).forward(&x, &activated, Keep::Nothing)?;
     Ok(y)
-}
-
-/// Whether anything asks for the gradient of a block's input.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Input {
-    InGraph,
-    Constant,
-}
-
-/// Blocks on their way through the graph.
-struct Blocks {
-    input: Input,
-    blocks: Vec<Block>,
-    /// The result, until the graph has taken it.
-    y: Mutex<Option<Tensor>>,
 }
 
 /// What backward needs of a block's forward pass. Norms, GELU and dropout are computed again.
@@ -332,64 +291,15 @@ impl Block {
     }
 }
 
-impl Blocks {
-    fn take_result(&self) -> Result<Tensor> {
-        match self.y.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            Some(y) => Ok(y),
-            None => bail!("transformer blocks were run twice"),
-        }
-    }
-}
-
-impl CustomOp1 for Blocks {
-    fn name(&self) -> &'static str {
-        "transformer-blocks"
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-        let y = self.take_result()?;
-        let (storage, layout) = y.storage_and_layout();
-        match &*storage {
-            Storage::Cpu(storage) => Ok((storage.clone(), layout.shape().clone())),
-            _ => bail!("transformer blocks changed their device"),
-        }
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        _: &candle_core::CudaStorage,
-        _: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
-        use candle_core::backend::BackendStorage;
-        let y = self.take_result()?;
-        let (storage, layout) = y.storage_and_layout();
-        match &*storage {
-            Storage::Cuda(storage) => Ok((storage.try_clone(layout)?, layout.shape().clone())),
-            _ => bail!("transformer blocks changed their device"),
-        }
-    }
-
-    fn bwd(&self, _x: &Tensor, _y: &Tensor, grad_y: &Tensor) -> Result<Option<Tensor>> {
-        let mut grad = grad_y.contiguous()?;
-        for block in self.blocks.iter().rev() {
-            grad = block.backward(&grad)?;
-        }
-        Ok((self.input == Input::InGraph).then_some(grad))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
+    use candle_core::Var;
 
     use super::*;
-    use crate::{random_bits, uniform};
+    use crate::tensors::testing::{assert_close, noise};
 
-    fn noise(dims: &[usize], seed: u64) -> Var {
-        let count = dims.iter().product::<usize>() as u64;
-        let values: Vec<f32> = (0..count).map(|i| uniform(random_bits(seed, i)) - 0.5).collect();
-        Var::from_vec(values, dims, &Device::Cpu).expect("a variable")
+    fn variable(dims: &[usize], seed: u64) -> Var {
+        Var::from_tensor(&noise(dims, seed)).expect("a variable")
     }
 
     #[test]
@@ -399,7 +309,7 @@ mod tests {
         let mut variables = Vec::new();
         let mut variable = |dims: &[usize]| {
             seed += 1;
-            variables.push(noise(dims, seed));
+            variables.push(self::variable(dims, seed));
             variables[variables.len() - 1].as_tensor().clone()
         };
         let mut weights = || {
@@ -412,14 +322,14 @@ mod tests {
             BlockWeights { norm1, qkv, projection, scale1, norm2, fc1, fc2, scale2 }
         };
         let weights = [weights(), weights()];
-        let x = noise(&[2, 7, width], 100);
+        let x = self::variable(&[2, 7, width], 100);
         for dropout in [[None; 3], [mask(0), mask(1000), mask(5000)]] {
             let options = BlockOptions { heads: 3, eps: 1e-6, dtype: DType::F32, dropout };
             let cotangent = noise(&[2, 7, width], 101);
             let blocks = weights.each_ref().map(|weights| (weights, options.clone()));
             let run = |gradients: Option<&ParameterGradients>| {
                 let y = transformer_blocks(&x, &blocks, gradients).unwrap();
-                let store = (&y * cotangent.as_tensor()).unwrap().sum_all().unwrap().backward().unwrap();
+                let store = (&y * &cotangent).unwrap().sum_all().unwrap().backward().unwrap();
                 (y, store)
             };
             let handed_over = ParameterGradients::default();
@@ -432,14 +342,5 @@ mod tests {
                 assert_close(&handed_over[&parameter.id()], of_single.get(parameter).unwrap());
             }
         }
-    }
-
-    #[track_caller]
-    fn assert_close(a: &Tensor, b: &Tensor) {
-        assert_eq!(a.dims(), b.dims());
-        let values = |tensor: &Tensor| tensor.flatten_all().and_then(|flat| flat.to_vec1::<f32>()).unwrap();
-        let (a, b) = (values(a), values(b));
-        let largest = b.iter().fold(0f32, |largest, value| largest.max(value.abs()));
-        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-5 * largest.max(1.0)));
     }
 }

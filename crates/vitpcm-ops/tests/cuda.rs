@@ -339,6 +339,60 @@ fn convolutions_agree() {
     }
 }
 
+/// Two bottleneck blocks over two pictures: the result, then the gradients of x and of all weights.
+fn run_bottlenecks(device: &Device, dtype: DType, handed_over: bool) -> Result<Vec<Tensor>> {
+    let mut weights = Vec::new();
+    let mut layer = |out: usize, kernel: usize, inputs: usize, activation: ops::Activation| {
+        let seed = 10 + weights.len() as u64;
+        let weight = Var::from_tensor(&noise(&[out, kernel, kernel, inputs], seed).to_device(device)?)?;
+        weights.push(weight.as_tensor().clone());
+        let window = ops::Window { stride: 1, padding: kernel / 2 * 2, dilation: kernel / 2 + 1 };
+        let [scale, shift] = [1, 2].map(|seed| noise(&[out], seed).to_device(device));
+        let norm = ops::ConvNorm { window, scale: scale?, shift: shift?, activation };
+        Ok::<_, candle_core::Error>(ops::ConvLayer::new(weight.as_tensor().clone(), norm))
+    };
+    let mut block = |inputs: usize, is_first: bool| {
+        let layers = [
+            layer(16, 1, inputs, ops::Activation::Relu)?,
+            layer(16, 3, 16, ops::Activation::Relu)?,
+            layer(32, 1, 16, ops::Activation::Relu)?,
+        ];
+        let around = is_first.then(|| layer(32, 1, inputs, ops::Activation::None)).transpose()?;
+        Ok::<_, candle_core::Error>(ops::Bottleneck { layers, around })
+    };
+    let blocks = [block(24, true)?, block(32, false)?];
+    let x = Var::from_tensor(&noise(&[2, 9, 7, 24], 3).to_device(device)?.to_dtype(dtype)?)?;
+    let gradients = ops::ParameterGradients::default();
+    let cotangent = noise(&[2, 9, 7, 32], 4).to_device(device)?;
+    let mut loss = Tensor::zeros((), DType::F32, device)?;
+    let mut results = Vec::new();
+    // Twice, so that gradients are summed; rounded weights the second time.
+    for blocks in
+        [blocks.to_vec(), blocks.iter().map(|block| block.for_products(dtype)).collect::<Result<_>>()?]
+    {
+        let y = ops::bottlenecks(x.as_tensor(), &blocks, handed_over.then_some(&gradients))?;
+        loss = (loss + (y.to_dtype(DType::F32)? * &cotangent)?.sum_all()?)?;
+        results.push(y);
+    }
+    let store = loss.backward()?;
+    let of_blocks = gradients.take();
+    assert_eq!(of_blocks.len(), if handed_over { weights.len() } else { 0 });
+    results.push(store.get(&x).expect("a gradient of x").clone());
+    for weight in &weights {
+        results.push(of_blocks.get(&weight.id()).or_else(|| store.get(weight)).expect("a gradient").clone());
+    }
+    results.iter().map(|tensor| tensor.to_dtype(DType::F32)?.to_device(&Device::Cpu)).collect()
+}
+
+#[test]
+fn bottleneck_blocks_agree() {
+    let Some(gpu) = gpu() else { return };
+    let run = |device, dtype, handed_over| run_bottlenecks(device, dtype, handed_over).expect("blocks run");
+    assert_close(1e-4, &run(&Device::Cpu, DType::F32, true), &run(&gpu, DType::F32, true));
+    // Rounding moves values over ReLU's edge: in bf16 the node is held to the single operations on the same device.
+    assert_close(2e-2, &run(&gpu, DType::BF16, false), &run(&gpu, DType::BF16, true));
+}
+
 #[test]
 fn max_pooling_agrees() {
     for dtype in [DType::F32, DType::BF16] {
@@ -369,8 +423,15 @@ fn depthwise_convolutions_agree() {
 #[test]
 fn sums_of_neighbours_agree() {
     for (dtype, tolerance) in [(DType::F32, EXACT), (DType::BF16, ROUNDED)] {
-        check(tolerance, &[in_type(&[2, 7, 9, 4 * 9], 1, dtype)], |v| ops::neighbour_sums(&v[0], 3));
+        let products = [in_type(&[2, 7, 9, 2 * 4 * 9 + 8], 1, dtype)];
+        check(tolerance, &products, |v| ops::neighbour_sums(&v[0], 4, &[3, 1]));
     }
+}
+
+#[test]
+fn cross_entropies_agree() {
+    let targets = noise(&[5, 7, 21], 2);
+    check(EXACT, &[f32s(&[5, 7, 21], 1)], |v| ops::cross_entropy(&v[0], &targets.to_device(v[0].device())?));
 }
 
 #[test]

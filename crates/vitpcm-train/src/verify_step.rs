@@ -1,11 +1,11 @@
 //! One step of the verification network's training: the crops at three scales, the largest of their logits, the
 //! losses, and the gradients of all convolutions. Norms stay as they are; the optimiser is left to the loop.
 
-use candle_core::{D, Tensor, Var};
+use candle_core::{Tensor, Var};
 use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 use vitpcm_nets::resnet::is_frozen_norm;
-use vitpcm_nets::{DeepLab, DeepLabConfig, Parameters, Precision};
-use vitpcm_ops::{ResizeRule, resize_grid};
+use vitpcm_nets::{DeepLab, DeepLabConfig, ParameterGradients, Parameters, Precision};
+use vitpcm_ops::{ResizeRule, cross_entropy, resize_grid};
 
 use crate::crop_batch::{CropBatch, CropTarget, SCALES};
 use crate::error::Result;
@@ -53,9 +53,13 @@ impl VerifyStep {
     /// The losses and the gradient of every variable.
     pub fn gradients(&self, batch: &CropBatch) -> Result<(VerifyLosses, Vec<Tensor>)> {
         vitpcm_ops::on_worker(|| {
-            let losses = self.losses(batch)?;
+            let of_blocks = ParameterGradients::default();
+            let losses = self.losses(batch, &of_blocks)?;
             let store = losses.sum_all()?.backward()?;
-            let gradient = |(_, variable): &(String, Var)| match store.get(variable.as_tensor()) {
+            let of_blocks = of_blocks.take();
+            let handed_over =
+                |variable: &Tensor| of_blocks.get(&variable.id()).or_else(|| store.get(variable));
+            let gradient = |(_, variable): &(String, Var)| match handed_over(variable.as_tensor()) {
                 Some(gradient) => Ok(gradient.detach()),
                 None => Ok(variable.as_tensor().zeros_like()?),
             };
@@ -65,16 +69,17 @@ impl VerifyStep {
         })
     }
 
-    /// All losses, `[4]`.
-    fn losses(&self, batch: &CropBatch) -> Result<Tensor> {
+    /// All losses, `[4]`. `of_blocks` gets the gradients of the ResNet's blocks when they go backward.
+    fn losses(&self, batch: &CropBatch, of_blocks: &ParameterGradients) -> Result<Tensor> {
+        let network = self.network.for_passes()?;
         // All scales first: what they are resized by is carried to a GPU, which waits for all work before it.
         let pixels = batch.targets.iter().map(|target| at_scale(&batch.pixels, target.one_hot.dim(1)?));
         let pixels = pixels.collect::<candle_core::Result<Vec<_>>>()?;
         let mut losses = Vec::with_capacity(NUM_LOSSES);
         let mut largest: Option<Tensor> = None;
         for (target, pixels) in batch.targets.iter().zip(pixels) {
-            let logits = self.network.forward(&pixels)?;
-            losses.push(cross_entropy(&logits, target)?);
+            let logits = network.forward(&pixels, Some(of_blocks))?;
+            losses.push(mean_loss(&logits, target)?);
             largest = Some(match largest {
                 None => logits,
                 Some(largest) => {
@@ -84,7 +89,7 @@ impl VerifyStep {
             });
         }
         if let (Some(largest), Some(target)) = (largest, batch.targets.first()) {
-            losses.push(cross_entropy(&largest, target)?);
+            losses.push(mean_loss(&largest, target)?);
         }
         Ok(Tensor::stack(&losses, 0)?)
     }
@@ -100,11 +105,7 @@ fn at_scale(pixels: &Tensor, cells: usize) -> candle_core::Result<Tensor> {
 }
 
 /// The mean over labelled points of −ln of their class's probability; 0 where there is none.
-fn cross_entropy(logits: &Tensor, target: &CropTarget) -> Result<Tensor> {
-    // The maximum only guards against overflow; it has no part in the gradient.
-    let shifted = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?.detach())?;
-    let log_sum = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
-    let log_probabilities = shifted.broadcast_sub(&log_sum)?;
-    let sum = (log_probabilities * &target.one_hot)?.sum_all()?;
-    Ok((sum * (-1.0 / target.num_labelled.max(1) as f64))?)
+fn mean_loss(logits: &Tensor, target: &CropTarget) -> Result<Tensor> {
+    let sum = cross_entropy(logits, &target.one_hot)?.sum_all()?;
+    Ok((sum * (1.0 / target.num_labelled.max(1) as f64))?)
 }

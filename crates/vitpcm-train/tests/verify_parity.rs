@@ -70,10 +70,10 @@ fn logits_are_pytorchs_in_both_forms_and_at_any_size() {
         Tensor::from_vec(formula("pixels", &shape), shape.as_slice(), &Device::Cpu).unwrap()
     };
     let square = pixels([2, SIDE, SIDE, 3]);
-    assert_close(&network(StrideOn::First).forward(&square).unwrap(), "logits_first");
-    assert_close(&network(StrideOn::Second).forward(&square).unwrap(), "logits_second");
+    assert_close(&network(StrideOn::First).forward(&square, None).unwrap(), "logits_first");
+    assert_close(&network(StrideOn::Second).forward(&square, None).unwrap(), "logits_second");
     let other = pixels([1, 42, 56, 3]);
-    assert_close(&network(StrideOn::Second).forward(&other).unwrap(), "logits_other_size");
+    assert_close(&network(StrideOn::Second).forward(&other, None).unwrap(), "logits_other_size");
 }
 
 #[test]

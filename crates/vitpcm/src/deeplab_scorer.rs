@@ -37,7 +37,7 @@ impl DeepLabScorer {
         scales.sort_by(|a, b| b.total_cmp(a));
         Ok(Self {
             info: model.info.clone(),
-            network: model.network()?.with_precision(options.precision),
+            network: model.network()?.with_precision(options.precision).for_passes()?,
             scales,
             size: options.size,
             symmetries: options.symmetries.list(),
@@ -88,7 +88,7 @@ impl DeepLabScorer {
         let pixels =
             Tensor::from_vec(planes, (1, 3, height, width), device)?.permute((0, 2, 3, 1))?.contiguous()?;
         let probabilities = vitpcm_nets::on_worker(|| -> Result<Tensor, SegmentError> {
-            Ok(vitpcm_nets::class_probabilities(&self.network.forward(&pixels)?)?)
+            Ok(vitpcm_nets::class_probabilities(&self.network.forward(&pixels, None)?)?)
         })?;
         // [1, rows, columns, classes] -> classes × rows × columns
         let turned = symmetry.size(grid);

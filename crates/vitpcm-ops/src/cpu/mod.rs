@@ -4,6 +4,7 @@
 pub(crate) mod attention;
 pub(crate) mod attention_backward;
 pub(crate) mod conv;
+pub(crate) mod cross_entropy;
 pub(crate) mod depthwise;
 pub(crate) mod dropout;
 mod elementary;

@@ -6,22 +6,27 @@ use rayon::prelude::*;
 /// Taps of the kernel.
 pub(crate) const TAPS: usize = 9;
 
-/// Sizes of the images, and the distance of the taps.
+/// Rates that one call takes.
+pub(crate) const MAX_RATES: usize = 4;
+
+/// Sizes of the images, and the distances of the taps.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct NeighbourShape {
+pub(crate) struct NeighbourShape<'a> {
     pub(crate) height: usize,
     pub(crate) width: usize,
+    /// Products of a pixel, at least nine a class and rate.
+    pub(crate) columns: usize,
     pub(crate) classes: usize,
-    pub(crate) dilation: usize,
+    pub(crate) rates: &'a [usize],
 }
 
-impl NeighbourShape {
-    /// The pixel `steps` taps of the kernel's centre away, in the same image.
-    fn neighbour(&self, pixel: usize, (rows, columns): (isize, isize)) -> Option<usize> {
+impl NeighbourShape<'_> {
+    /// The pixel so many steps of a rate away, in the same image.
+    fn neighbour(&self, pixel: usize, rate: usize, (rows, columns): (isize, isize)) -> Option<usize> {
         let (row, column) = (pixel / self.width, pixel % self.width);
         let (image, row) = (row / self.height, row % self.height);
         let moved = |from: usize, steps: isize, size: usize| {
-            from.checked_add_signed(steps * self.dilation as isize).filter(|&to| to < size)
+            from.checked_add_signed(steps * rate as isize).filter(|&to| to < size)
         };
         let (row, column) = (moved(row, rows, self.height)?, moved(column, columns, self.width)?);
         Some((image * self.height + row) * self.width + column)
@@ -34,16 +39,19 @@ fn offset(tap: usize) -> (isize, isize) {
 }
 
 /// # Shapes
-/// products `[pixels, classes, 9]`; sums `[pixels, classes]`.
-pub(crate) fn forward(shape: NeighbourShape, products: &[f32], sums: &mut [f32]) {
-    let classes = shape.classes;
+/// products `[pixels, columns]`, of which `[rates, classes, 9]` are taken; sums `[pixels, classes]`.
+pub(crate) fn forward(shape: &NeighbourShape<'_>, products: &[f32], sums: &mut [f32]) {
+    let (classes, columns) = (shape.classes, shape.columns);
     sums.par_chunks_exact_mut(classes).with_min_len(16).enumerate().for_each(|(pixel, sums)| {
         sums.fill(0.0);
-        for tap in 0..TAPS {
-            if let Some(neighbour) = shape.neighbour(pixel, offset(tap)) {
-                let products = &products[neighbour * classes * TAPS..][..classes * TAPS];
-                for (sum, products) in sums.iter_mut().zip(products.chunks_exact(TAPS)) {
-                    *sum += products[tap];
+        for (index, &rate) in shape.rates.iter().enumerate() {
+            for tap in 0..TAPS {
+                if let Some(neighbour) = shape.neighbour(pixel, rate, offset(tap)) {
+                    let products =
+                        &products[neighbour * columns + index * classes * TAPS..][..classes * TAPS];
+                    for (sum, products) in sums.iter_mut().zip(products.chunks_exact(TAPS)) {
+                        *sum += products[tap];
+                    }
                 }
             }
         }
@@ -51,16 +59,22 @@ pub(crate) fn forward(shape: NeighbourShape, products: &[f32], sums: &mut [f32])
 }
 
 /// The gradient of the products.
-pub(crate) fn backward(shape: NeighbourShape, grad_sums: &[f32], grad_products: &mut [f32]) {
-    let classes = shape.classes;
-    grad_products.par_chunks_exact_mut(classes * TAPS).with_min_len(16).enumerate().for_each(
+pub(crate) fn backward(shape: &NeighbourShape<'_>, grad_sums: &[f32], grad_products: &mut [f32]) {
+    let (classes, columns) = (shape.classes, shape.columns);
+    grad_products.par_chunks_exact_mut(columns).with_min_len(16).enumerate().for_each(
         |(pixel, grad_products)| {
-            for tap in 0..TAPS {
-                let (rows, columns) = offset(tap);
-                // Whom this pixel is a neighbour to.
-                let grads = shape.neighbour(pixel, (-rows, -columns)).map(|to| &grad_sums[to * classes..]);
-                for (class, grad_products) in grad_products.chunks_exact_mut(TAPS).enumerate() {
-                    grad_products[tap] = grads.map_or(0.0, |grads| grads[class]);
+            grad_products[shape.rates.len() * classes * TAPS..].fill(0.0);
+            for (&rate, grad_products) in
+                shape.rates.iter().zip(grad_products.chunks_exact_mut(classes * TAPS))
+            {
+                for tap in 0..TAPS {
+                    let (rows, columns) = offset(tap);
+                    // Whom this pixel is a neighbour to.
+                    let to = shape.neighbour(pixel, rate, (-rows, -columns));
+                    let grads = to.map(|to| &grad_sums[to * classes..]);
+                    for (class, grad_products) in grad_products.chunks_exact_mut(TAPS).enumerate() {
+                        grad_products[tap] = grads.map_or(0.0, |grads| grads[class]);
+                    }
                 }
             }
         },

@@ -115,15 +115,46 @@ pub(crate) fn backward_x(shape: &ConvShape, weight: &View<'_>, grad_y: &View<'_>
     Ok(grad_x)
 }
 
+/// Adds the gradient of x to what is there, where the convolution is pointwise.
+pub(crate) fn add_backward_x(
+    shape: &ConvShape,
+    weight: &View<'_>,
+    grad_y: &View<'_>,
+    grad_x: &View<'_>,
+) -> Result<()> {
+    linear::x_product(linear_shape(shape), weight, grad_y, grad_x, Sum::Onto)
+}
+
 /// The gradient of the weight, f32.
 pub(crate) fn backward_weight(shape: &ConvShape, x: &View<'_>, grad_y: &View<'_>) -> Result<Array> {
+    let grad_weight = Array::new(&x.device, DType::F32, shape.out_channels * shape.column_len())?;
+    weight_products(shape, x, grad_y, &grad_weight.view(), Sum::New)?;
+    Ok(grad_weight)
+}
+
+/// Adds the gradient of the weight to the f32 values that are there.
+pub(crate) fn add_backward_weight(
+    shape: &ConvShape,
+    x: &View<'_>,
+    grad_y: &View<'_>,
+    grad_weight: &View<'_>,
+) -> Result<()> {
+    weight_products(shape, x, grad_y, grad_weight, Sum::Onto)
+}
+
+fn weight_products(
+    shape: &ConvShape,
+    x: &View<'_>,
+    grad_y: &View<'_>,
+    grad_weight: &View<'_>,
+    mut sum: Sum,
+) -> Result<()> {
     if shape.is_pointwise() {
-        return linear::backward_weight(linear_shape(shape), x, grad_y);
+        return linear::weight_product(linear_shape(shape), x, grad_y, grad_weight, sum);
     }
     let (len, outputs) = (shape.column_len(), shape.out_channels);
     let x = x.clone().expect(grad_y.dtype)?;
     let (device, dtype) = (&x.device, x.dtype);
-    let grad_weight = Array::new(device, DType::F32, outputs * len)?;
     let columns = columns_array(shape, device, dtype)?;
     for part in parts_of(shape, dtype) {
         unfold(shape, &x, part, &columns)?;
@@ -132,12 +163,12 @@ pub(crate) fn backward_weight(shape: &ConvShape, x: &View<'_>, grad_y: &View<'_>
         let a = Matrix::new(grad_part.pointer, dtype, outputs).transposed();
         let b = Matrix::new(columns.pointer, dtype, len);
         let c = Matrix::new(grad_weight.pointer, DType::F32, len);
-        let sum = if first == 0 { Sum::New } else { Sum::Onto };
         let product = Product { sum, ..Product::new(outputs, len, images * shape.out_pixels()) };
         // SAFETY: the part of grad_y is [rows, out], the columns [rows, len], the gradient [out, len].
         unsafe { gemm(device, product, a, b, c) }?;
+        sum = Sum::Onto;
     }
-    Ok(grad_weight)
+    Ok(())
 }
 
 fn relu(activation: Activation) -> Argument {

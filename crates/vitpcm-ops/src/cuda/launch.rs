@@ -84,7 +84,7 @@ pub(crate) enum Argument {
     Float(f32),
     /// The members of `struct Walk` of `lstm.cu`.
     Walk([i32; 8]),
-    /// The members of `struct Geometry` of `conv.cu`.
+    /// The members of `struct Geometry` of `conv.cu` or `neighbour_sums.cu`.
     Geometry([i32; 9]),
     /// The members of `struct AdamParameters` of `elementwise.cu`.
     AdamParameters(Box<[[u64; ADAM_PARAMETERS]; 5]>),
