@@ -6,31 +6,32 @@ struct Geometry {
     int height, width, channels, out_height, out_width, kernel, stride, padding, dilation;
 };
 
-// The columns of output pixels from `first` on, `rows` of them; a thread copies N channels of one tap.
+// The columns of output pixels from `first` on, `rows` of them: a warp a pixel, its threads copy N channels of a tap each.
 template <int N, typename T>
-__device__ __forceinline__ void unfold(const T *x, T *columns, Geometry g, index_t first, index_t rows) {
-    int taps = g.kernel * g.kernel, groups = g.channels / N;
-    index_t count = rows * taps * groups, step = (index_t)gridDim.x * blockDim.x;
-    for (index_t i = (index_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        int group = (int)(i % groups);
-        index_t place = i / groups;
-        int tap = (int)(place % taps);
-        index_t row = first + place / taps;
+__device__ __forceinline__ void unfold(const T *x, T *columns, const Geometry &g, index_t first, index_t rows) {
+    int groups = g.channels / N, count = g.kernel * g.kernel * groups;
+    index_t step = (index_t)gridDim.x * blockDim.y;
+    for (index_t place = (index_t)blockIdx.x * blockDim.y + threadIdx.y; place < rows; place += step) {
+        index_t row = first + place;
         int out_x = (int)(row % g.out_width);
         index_t line = row / g.out_width;
         int out_y = (int)(line % g.out_height);
-        index_t image = line / g.out_height;
-        int y = out_y * g.stride + tap / g.kernel * g.dilation - g.padding;
-        int column = out_x * g.stride + tap % g.kernel * g.dilation - g.padding;
-        Vector<T, N> values;
-        if (y >= 0 && y < g.height && column >= 0 && column < g.width) {
-            const T *from = x + ((image * g.height + y) * g.width + column) * g.channels + group * N;
-            values = *reinterpret_cast<const Vector<T, N> *>(from);
-        } else {
+        const T *image = x + line / g.out_height * g.height * g.width * g.channels;
+        int top = out_y * g.stride - g.padding, left = out_x * g.stride - g.padding;
+        Vector<T, N> *to = reinterpret_cast<Vector<T, N> *>(columns) + place * count;
+        for (int i = threadIdx.x; i < count; i += 32) {
+            int tap = i / groups, group = i - tap * groups;
+            int y = top + tap / g.kernel * g.dilation, column = left + tap % g.kernel * g.dilation;
+            Vector<T, N> values;
+            if (y >= 0 && y < g.height && column >= 0 && column < g.width) {
+                const T *from = image + ((index_t)y * g.width + column) * g.channels + group * N;
+                values = *reinterpret_cast<const Vector<T, N> *>(from);
+            } else {
 #pragma unroll
-            for (int k = 0; k < N; k++) values.values[k] = from_float<T>(0.0f);
+                for (int k = 0; k < N; k++) values.values[k] = from_float<T>(0.0f);
+            }
+            to[i] = values;
         }
-        *reinterpret_cast<Vector<T, N> *>(columns + i * N) = values;
     }
 }
 
@@ -65,6 +66,18 @@ __device__ __forceinline__ void fold(const T *columns, T *x, Geometry g, index_t
     }
 }
 
+// N neighbouring factors of channels; vectors of floats are of four at most.
+template <int N> __device__ __forceinline__ void load_floats(const float *from, float (&to)[N]) {
+    constexpr int V = N < 4 ? N : 4;
+#pragma unroll
+    for (int start = 0; start < N; start += V) {
+        float part[V];
+        load<V>(from + start, part);
+#pragma unroll
+        for (int k = 0; k < V; k++) to[start + k] = part[k];
+    }
+}
+
 // y = relu(scale · y + shift + residual) in place; a residual that is null is none. `channels` is a multiple of N.
 template <int N, typename T>
 __device__ __forceinline__ void finish(T *y, const float *scale, const float *shift, const T *residual, int relu,
@@ -74,8 +87,8 @@ __device__ __forceinline__ void finish(T *y, const float *scale, const float *sh
         int channel = (int)(i % channels);
         float values[N], factors[N], summands[N], added[N];
         load<N>(y + i, values);
-        load<N>(scale + channel, factors);
-        load<N>(shift + channel, summands);
+        load_floats(scale + channel, factors);
+        load_floats(shift + channel, summands);
         if (residual) load<N>(residual + i, added);
 #pragma unroll
         for (int k = 0; k < N; k++) {
@@ -98,7 +111,7 @@ __device__ __forceinline__ void finish_backward(const T *y, const T *grad_y, con
         float values[N], grads[N], factors[N];
         load<N>(y + i, values);
         load<N>(grad_y + i, grads);
-        load<N>(scale + channel, factors);
+        load_floats(scale + channel, factors);
 #pragma unroll
         for (int k = 0; k < N; k++)
             if (relu && !(values[k] > 0.0f)) grads[k] = 0.0f;
@@ -125,18 +138,18 @@ __device__ __forceinline__ void finish_backward(const T *y, const T *grad_y, con
     }                                                                                                              \
     extern "C" __global__ void finish_##name(T *y, const float *scale, const float *shift, const T *residual,      \
                                              int relu, int channels, index_t count) {                              \
-        if (channels % 4 == 0 && is_aligned<4>(y) && is_aligned<4>(residual) && is_aligned<4>(scale) &&            \
+        if (channels % W == 0 && is_aligned<W>(y) && is_aligned<W>(residual) && is_aligned<4>(scale) &&            \
             is_aligned<4>(shift))                                                                                  \
-            finish<4>(y, scale, shift, residual, relu, channels, count);                                           \
+            finish<W>(y, scale, shift, residual, relu, channels, count);                                           \
         else                                                                                                       \
             finish<1>(y, scale, shift, residual, relu, channels, count);                                           \
     }                                                                                                              \
     extern "C" __global__ void finish_backward_##name(const T *y, const T *grad_y, const float *scale,             \
                                                       T *grad_residual, T *grad_product, int relu, int channels,   \
                                                       index_t count) {                                             \
-        if (channels % 4 == 0 && is_aligned<4>(y) && is_aligned<4>(grad_y) && is_aligned<4>(scale) &&              \
-            is_aligned<4>(grad_residual) && is_aligned<4>(grad_product))                                           \
-            finish_backward<4>(y, grad_y, scale, grad_residual, grad_product, relu, channels, count);              \
+        if (channels % W == 0 && is_aligned<W>(y) && is_aligned<W>(grad_y) && is_aligned<4>(scale) &&              \
+            is_aligned<W>(grad_residual) && is_aligned<W>(grad_product))                                           \
+            finish_backward<W>(y, grad_y, scale, grad_residual, grad_product, relu, channels, count);              \
         else                                                                                                       \
             finish_backward<1>(y, grad_y, scale, grad_residual, grad_product, relu, channels, count);              \
     }

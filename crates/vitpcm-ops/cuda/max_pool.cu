@@ -37,8 +37,8 @@ __device__ __forceinline__ void pool(const T *x, T *pooled, Windows windows, ind
 
 // A thread gathers what comes back to its pixel: from every window that it is the first largest of.
 template <typename T>
-__device__ __forceinline__ void pool_backward(const T *x, const T *grad_pooled, T *grad_x, Windows windows,
-                                              index_t count) {
+__device__ __forceinline__ void pool_backward(const T *x, const T *pooled, const T *grad_pooled, T *grad_x,
+                                              Windows windows, index_t count) {
     int height = windows.height, width = windows.width, channels = windows.channels, stride = windows.stride;
     int out_height = windows.out_height(), out_width = windows.out_width();
     index_t step = (index_t)gridDim.x * blockDim.x;
@@ -51,20 +51,18 @@ __device__ __forceinline__ void pool_backward(const T *x, const T *grad_pooled, 
         index_t image_index = line / height;
         const T *image = x + image_index * height * width * channels + channel;
         int from_y = row + windows.before_y, from_x = column + windows.before_x;
-        float sum = 0.0f;
+        float own = to_float(x[i]), sum = 0.0f;
         for (int out_y = windows.first_seer(from_y); out_y <= min(from_y / stride, out_height - 1); out_y++)
             for (int out_x = windows.first_seer(from_x); out_x <= min(from_x / stride, out_width - 1); out_x++) {
-                float best = -INFINITY;
-                int best_y = -1, best_x = -1;
-                for (int y = windows.first_row(out_y); y < windows.end_row(out_y); y++)
-                    for (int c = windows.first_column(out_x); c < windows.end_column(out_x); c++) {
-                        float value = to_float(image[((index_t)y * width + c) * channels]);
-                        if (value > best) best = value, best_y = y, best_x = c;
-                    }
-                if (best_y == row && best_x == column) {
-                    index_t seer = (image_index * out_height + out_y) * out_width + out_x;
-                    sum += to_float(grad_pooled[seer * channels + channel]);
+                index_t seer = ((image_index * out_height + out_y) * out_width + out_x) * channels + channel;
+                if (to_float(pooled[seer]) != own) continue;
+                bool is_first = true;
+                for (int y = windows.first_row(out_y); is_first && y <= row; y++) {
+                    int end = y == row ? column : windows.end_column(out_x);
+                    for (int c = windows.first_column(out_x); is_first && c < end; c++)
+                        is_first = to_float(image[((index_t)y * width + c) * channels]) != own;
                 }
+                if (is_first) sum += to_float(grad_pooled[seer]);
             }
         grad_x[i] = from_float<T>(sum);
     }
@@ -75,11 +73,11 @@ __device__ __forceinline__ void pool_backward(const T *x, const T *grad_pooled, 
                                                int stride, int before_y, int before_x, index_t count) {            \
         pool(x, pooled, Windows{height, width, channels, stride, before_y, before_x}, count);                      \
     }                                                                                                              \
-    extern "C" __global__ void max_pool_backward_##name(const T *x, const T *grad_pooled, T *grad_x, int height,   \
-                                                        int width, int channels, int stride, int before_y,         \
-                                                        int before_x, index_t count) {                             \
-        pool_backward(x, grad_pooled, grad_x, Windows{height, width, channels, stride, before_y, before_x},        \
-                      count);                                                                                      \
+    extern "C" __global__ void max_pool_backward_##name(const T *x, const T *pooled, const T *grad_pooled,         \
+                                                        T *grad_x, int height, int width, int channels,            \
+                                                        int stride, int before_y, int before_x, index_t count) {   \
+        pool_backward(x, pooled, grad_pooled, grad_x,                                                              \
+                      Windows{height, width, channels, stride, before_y, before_x}, count);                        \
     }
 FOR_TYPE(float, f32)
 FOR_TYPE(bf16, bf16)

@@ -77,14 +77,16 @@ impl CustomOp1 for MaxPool {
         Ok((pooled.into_storage(), result.as_slice().into()))
     }
 
-    fn bwd(&self, x: &Tensor, _pooled: &Tensor, grad_pooled: &Tensor) -> Result<Option<Tensor>> {
+    fn bwd(&self, x: &Tensor, pooled: &Tensor, grad_pooled: &Tensor) -> Result<Option<Tensor>> {
         let (shape, _) = self.shapes(x.dims());
         let grad_pooled = grad_pooled.contiguous()?;
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
-            let grad_x = cuda::max_pool::backward(shape, &View::of(x)?, &View::of(&grad_pooled)?)?;
+            let (x_view, pooled, grad) = (View::of(x)?, View::of(pooled)?, View::of(&grad_pooled)?);
+            let grad_x = cuda::max_pool::backward(shape, &x_view, &pooled, &grad)?;
             return Ok(Some(grad_x.into_tensor(x.dims())));
         }
+        let _ = pooled;
         let mut grad_x = output(x.elem_count());
         kernels::backward(shape, Floats::of(x)?.get()?, Floats::of(&grad_pooled)?.get()?, &mut grad_x);
         Ok(Some(tensor(grad_x, x.dims())?))

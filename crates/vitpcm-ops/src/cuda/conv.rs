@@ -59,7 +59,7 @@ fn unfold(shape: &ConvShape, x: &View<'_>, (first, images): (usize, usize), colu
         Argument::Long((first * shape.out_pixels()) as i64),
         Argument::Long(rows as i64),
     ];
-    let threads = Threads::striding((rows * shape.column_len()).div_ceil(4));
+    let threads = Threads::grid((rows.div_ceil(8), 1), (32, 8));
     // SAFETY: x is the whole batch, and `columns` has room for those of the part.
     unsafe { launch(&x.device, CONV, &kernel_for("unfold", x.dtype), threads, &arguments) }
 }
@@ -198,7 +198,7 @@ pub(crate) fn finish(
     ];
     let name = kernel_for("finish", y.dtype);
     // SAFETY: y and the residual are rows as long as scale and shift, of one type; the custom operation checks it.
-    unsafe { launch(&y.device, CONV, &name, Threads::striding(y.len.div_ceil(4)), &arguments) }
+    unsafe { launch(&y.device, CONV, &name, Threads::striding(y.len.div_ceil(8)), &arguments) }
 }
 
 /// The gradients of the residual, where it is `wanted`, and of the convolution's result.
@@ -224,6 +224,6 @@ pub(crate) fn finish_backward(
     ];
     let name = kernel_for("finish_backward", y.dtype);
     // SAFETY: all arrays are rows as long as the scale, of one type.
-    unsafe { launch(&y.device, CONV, &name, Threads::striding(y.len.div_ceil(4)), &arguments) }?;
+    unsafe { launch(&y.device, CONV, &name, Threads::striding(y.len.div_ceil(8)), &arguments) }?;
     Ok((grad_residual, grad_product))
 }

@@ -34,17 +34,24 @@ pub(crate) fn forward(shape: PoolShape, x: &View<'_>) -> Result<Array> {
 }
 
 /// The gradient of x.
-pub(crate) fn backward(shape: PoolShape, x: &View<'_>, grad_pooled: &View<'_>) -> Result<Array> {
+pub(crate) fn backward(
+    shape: PoolShape,
+    x: &View<'_>,
+    pooled: &View<'_>,
+    grad_pooled: &View<'_>,
+) -> Result<Array> {
     let grad_pooled = grad_pooled.clone().expect(x.dtype)?;
     let grad_x = Array::new(&x.device, x.dtype, x.len)?;
     let mut arguments = vec![
         Argument::Pointer(x.pointer),
+        Argument::Pointer(pooled.pointer),
         Argument::Pointer(grad_pooled.pointer),
         Argument::Pointer(grad_x.pointer),
     ];
     arguments.extend(sizes(shape, x.len));
     let name = kernel_for("max_pool_backward", x.dtype);
-    // SAFETY: x and its gradient are whole images of the sizes given, `grad_pooled` is what `forward` made of them.
+    // SAFETY: x and its gradient are whole images of the sizes given, `pooled` and its gradient what `forward` makes of
+    // them.
     unsafe { launch(&x.device, MAX_POOL, &name, Threads::striding(x.len), &arguments) }?;
     Ok(grad_x)
 }
