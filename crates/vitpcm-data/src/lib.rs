@@ -60,7 +60,7 @@ pub use inspect::{
 };
 pub use layout::Layout;
 pub use loader::{EpochStream, Loaded, Loader, LoaderOptions};
-pub use mask_crops::{Crop, CropLoader, CropMaker, LoadedCrop, MaskPairing, MaskedImage, Unsure};
+pub use mask_crops::{Colours, Crop, CropLoader, CropMaker, LoadedCrop, MaskPairing, MaskedImage, Unsure};
 pub use mask_source::{CocoTruth, MaskSource};
 pub use ordered_stream::OrderedStream;
 pub use problem::{Problem, ProblemKind};

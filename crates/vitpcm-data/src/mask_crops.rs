@@ -1,8 +1,10 @@
-//! Images and masks on their way to the training of a segmenter: paired by name, decoded once, scaled, cropped and
-//! flipped at random, on several threads, delivered in one order. Training from tags never comes here.
+//! Images and masks on their way to the training of a segmenter: paired by name, decoded once, scaled, cropped,
+//! flipped and coloured at random, on several threads, delivered in one order. Training from tags never comes here.
 
 use crate::ordered_stream::OrderedStream;
-use crate::{DataError, ImageFile, ImageLimits, LoaderOptions, Random, find_images, read_image};
+use crate::{
+    ColourChange, DataError, ImageFile, ImageLimits, LoaderOptions, Random, find_images, read_image,
+};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -79,6 +81,20 @@ pub enum Unsure {
     Below(f32),
 }
 
+/// What becomes of a crop's colours.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Colours {
+    /// They stay.
+    Kept,
+    /// Some crops get others.
+    Changed {
+        /// The share of crops.
+        probability: f32,
+        /// How their colours are changed.
+        change: ColourChange,
+    },
+}
+
 /// How crops are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CropMaker {
@@ -94,6 +110,8 @@ pub struct CropMaker {
     pub num_classes: usize,
     /// Which pixels are not learned from.
     pub unsure: Unsure,
+    /// What becomes of the colours; not of the fill.
+    pub colours: Colours,
 }
 
 /// A part of an image and of its mask.
@@ -149,7 +167,13 @@ impl CropMaker {
         let part = Part { x, y, width: side.min(to.0), height: side.min(to.1) };
         let is_flipped = random.chance(self.flip_probability);
 
-        let planes = resize_rgb8(&decoded.rgb, decoded.size, to, part, Alignment::HalfPixel);
+        let mut planes = resize_rgb8(&decoded.rgb, decoded.size, to, part, Alignment::HalfPixel);
+        // Drawn last: where crops lie does not depend on their colours.
+        if let Colours::Changed { probability, change } = self.colours
+            && random.chance(probability)
+        {
+            change.apply(&mut planes, random);
+        }
         let rows = &nearest_indices(height, to.1, Alignment::HalfPixel)[y..];
         let columns = &nearest_indices(width, to.0, Alignment::HalfPixel)[x..];
         let mut crop =
@@ -297,7 +321,12 @@ mod tests {
         fill: [1.0, 2.0, 3.0],
         num_classes: 5,
         unsure: Unsure::Kept,
+        colours: Colours::Kept,
     };
+
+    fn maker_of_colours(probability: f32) -> CropMaker {
+        CropMaker { colours: Colours::Changed { probability, change: ColourChange::default() }, ..MAKER }
+    }
 
     fn options(threads: usize, cache_bytes: usize) -> LoaderOptions {
         let (threads, limits) = (NonZeroUsize::new(threads), ImageLimits::default());
@@ -315,14 +344,35 @@ mod tests {
     fn neither_threads_nor_cache_change_order_or_pixels() {
         let folder = tempfile::tempdir().unwrap();
         let images = scenes(folder.path());
-        let crops = |threads, cache, start| {
-            CropLoader::new(images.clone(), MAKER, options(threads, cache))
-                .epoch(2, start)
-                .collect::<Vec<_>>()
-        };
-        let reference = crops(1, 0, 0);
-        assert_eq!(crops(3, 1 << 20, 0), reference);
-        assert_eq!(crops(2, 5000, 4), reference[4..]);
+        for maker in [MAKER, maker_of_colours(0.5)] {
+            let crops = |threads, cache, start| {
+                CropLoader::new(images.clone(), maker, options(threads, cache))
+                    .epoch(2, start)
+                    .collect::<Vec<_>>()
+            };
+            let reference = crops(1, 0, 0);
+            assert_eq!(crops(3, 1 << 20, 0), reference);
+            assert_eq!(crops(2, 5000, 4), reference[4..]);
+        }
+    }
+
+    #[test]
+    fn other_colours_change_neither_labels_nor_padding_nor_the_crops_left_out() {
+        let (rgb, labels) = ((0..3 * 20 * 10).map(|i| (i * 7 % 256) as u8).collect(), vec![1; 20 * 10]);
+        let decoded = Decoded { size: (20, 10), rgb, labels };
+        let mut num_changed = 0;
+        for seed in 0..40 {
+            let crop = |maker: CropMaker| maker.make(&decoded, &mut Random::new(&[seed]));
+            let (kept, changed) = (crop(MAKER), crop(maker_of_colours(0.5)));
+            assert_eq!(crop(maker_of_colours(0.0)), kept);
+            assert_eq!(kept.labels, changed.labels);
+            num_changed += usize::from(kept != changed);
+            let padding =
+                changed.pixels.chunks_exact(3).zip(&changed.labels).filter(|(_, label)| **label == IGNORE);
+            padding.for_each(|(pixel, _)| assert_eq!(pixel, MAKER.fill));
+        }
+        // 20 expected; three standard deviations are 9.
+        assert!((11..=29).contains(&num_changed), "{num_changed}");
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! The full state of a run, `last/state.safetensors`: weights, optimiser, average, dropout's counter, position in the
 //! epoch, best so far. One file, written beside its place and renamed, so that there is always a whole state.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{Device, Tensor};
 use serde::{Deserialize, Serialize};
@@ -14,14 +13,12 @@ use crate::metrics_csv::MetricsRow;
 use crate::optimiser::Adam;
 use crate::pcm_step::PcmStep;
 use crate::ranks::Ranks;
-use crate::state_file::{Words, check_format, state_path, word};
+use crate::state_file::{SavedTensors, WEIGHT, Words, check_format, read_tensors, state_path, word};
 
 const FORMAT: &str = "vitpcm-training-state";
 /// In front of tensor names: what they are.
-const WEIGHT: &str = "weight/";
 const ADAM_MEAN: &str = "adam-mean/";
 const ADAM_MEAN_SQUARE: &str = "adam-mean-square/";
-const AVERAGE: &str = "average/";
 
 /// Where a run stands, tensors apart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,8 +53,7 @@ pub(crate) struct Saved {
     pub(crate) info: ModelInfo,
     pub(crate) progress: Progress,
     pub(crate) parameters: Parameters,
-    tensors: BTreeMap<String, Tensor>,
-    path: PathBuf,
+    tensors: SavedTensors,
 }
 
 /// Writes the state. On any failure the one before stays.
@@ -76,9 +72,7 @@ pub(crate) fn save(
         tensors.push((format!("{ADAM_MEAN}{}", moments.name), moments.mean.clone()));
         tensors.push((format!("{ADAM_MEAN_SQUARE}{}", moments.name), moments.mean_square.clone()));
     }
-    for (name, tensor) in average.into_iter().flat_map(|average| &average.averages) {
-        tensors.push((format!("{AVERAGE}{name}"), tensor.clone()));
-    }
+    tensors.extend(average.into_iter().flat_map(Ema::to_save));
     Words::new(&state_path(out), FORMAT).with("info", info)?.with("progress", progress)?.write(&tensors)
 }
 
@@ -107,18 +101,10 @@ pub(crate) fn receive(ranks: &Ranks, device: &Device) -> Result<Saved> {
 
 /// A state from its open file.
 pub(crate) fn parse(file: &WeightFile, device: &Device) -> Result<Saved> {
-    let path = file.path().to_owned();
     check_format(file, FORMAT)?;
     let (info, progress) = (word(file, "info")?, word(file, "progress")?);
-    let (mut parameters, mut tensors) = (Parameters::new(), BTreeMap::new());
-    for entry in file.entries() {
-        let tensor = Tensor::from_vec(file.read_f32(entry)?, entry.shape.as_slice(), device)?;
-        match entry.name.strip_prefix(WEIGHT) {
-            Some(name) => parameters.insert(name, tensor),
-            None => _ = tensors.insert(entry.name.clone(), tensor),
-        }
-    }
-    Ok(Saved { info, progress, parameters, tensors, path })
+    let (parameters, tensors) = read_tensors(file, device)?;
+    Ok(Saved { info, progress, parameters, tensors })
 }
 
 impl Saved {
@@ -126,26 +112,12 @@ impl Saved {
     pub(crate) fn restore(&mut self, adam: &mut Adam, average: Option<&mut Ema>) -> Result<()> {
         adam.num_steps = self.progress.adam_steps;
         for moments in &mut adam.moments {
-            moments.mean = self.take(ADAM_MEAN, &moments.name, &moments.mean)?;
-            moments.mean_square = self.take(ADAM_MEAN_SQUARE, &moments.name, &moments.mean_square)?;
+            moments.mean = self.tensors.take(ADAM_MEAN, &moments.name, &moments.mean)?;
+            moments.mean_square = self.tensors.take(ADAM_MEAN_SQUARE, &moments.name, &moments.mean_square)?;
         }
-        if let Some(average) = average {
-            average.num_updates = self.progress.average_updates;
-            for (name, tensor) in &mut average.averages {
-                *tensor = self.take(AVERAGE, name, tensor)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, kind: &str, name: &str, like: &Tensor) -> Result<Tensor> {
-        let bad = |reason: String| TrainError::RunFolder { path: self.path.clone(), reason };
-        match self.tensors.remove(&format!("{kind}{name}")) {
-            Some(tensor) if tensor.dims() == like.dims() => Ok(tensor),
-            Some(tensor) => {
-                Err(bad(format!("`{kind}{name}` is {:?}, expected {:?}", tensor.dims(), like.dims())))
-            }
-            None => Err(bad(format!("`{kind}{name}` is missing; was the schedule or the average changed?"))),
+        match average {
+            Some(average) => average.restore(self.progress.average_updates, &mut self.tensors),
+            None => Ok(()),
         }
     }
 }

@@ -4,6 +4,7 @@ use candle_core::{Tensor, Var};
 use vitpcm_nets::Parameters;
 
 use crate::error::Result;
+use crate::state_file::{AVERAGE, SavedTensors};
 
 /// The exponential moving average of the trained parameters.
 #[derive(Debug)]
@@ -12,12 +13,16 @@ pub(crate) struct Ema {
     /// How often it was updated.
     pub(crate) num_updates: u64,
     /// The averages by name.
-    pub(crate) averages: Vec<(String, Tensor)>,
+    averages: Vec<(String, Tensor)>,
 }
 
 impl Ema {
-    /// Begins at the variables' values.
-    pub(crate) fn new(decay: f64, variables: &[(String, Var)]) -> Result<Self> {
+    /// Begins at the variables' values; none with a decay of 0.
+    pub(crate) fn of_decay(decay: f64, variables: &[(String, Var)]) -> Result<Option<Self>> {
+        (decay > 0.0).then(|| Self::new(decay, variables)).transpose()
+    }
+
+    fn new(decay: f64, variables: &[(String, Var)]) -> Result<Self> {
         let copies = variables
             .iter()
             .map(|(name, variable)| Ok((name.clone(), variable.as_tensor().detach().copy()?)));
@@ -31,6 +36,20 @@ impl Ema {
         let decay = self.decay.min((1.0 + updates) / (10.0 + updates)) as f32;
         for ((_, average), (_, variable)) in self.averages.iter().zip(variables) {
             vitpcm_ops::follow(average, &variable.as_tensor().detach(), decay)?;
+        }
+        Ok(())
+    }
+
+    /// The averages as a state holds them, by name.
+    pub(crate) fn to_save(&self) -> impl Iterator<Item = (String, Tensor)> {
+        self.averages.iter().map(|(name, average)| (format!("{AVERAGE}{name}"), average.clone()))
+    }
+
+    /// Goes on from saved averages of the same parameters.
+    pub(crate) fn restore(&mut self, num_updates: u64, saved: &mut SavedTensors) -> Result<()> {
+        self.num_updates = num_updates;
+        for (name, average) in &mut self.averages {
+            *average = saved.take(AVERAGE, name, average)?;
         }
         Ok(())
     }

@@ -73,6 +73,7 @@ mod validation;
 mod verify_config;
 mod verify_loop;
 mod verify_score;
+mod verify_state;
 pub mod verify_step;
 
 pub use batch::{TaggedBatch, TaggedViews};

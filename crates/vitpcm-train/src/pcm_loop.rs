@@ -220,8 +220,7 @@ pub fn train(
         let step =
             PcmStep::new(&network, &config.losses, schedule.trained(epoch), job.precision, parameters)?;
         let adam = Adam::new(AdamConfig::of(schedule), step.variables().to_vec())?;
-        let averaged = schedule.ema_decay > 0.0;
-        let average = averaged.then(|| Ema::new(schedule.ema_decay, step.variables())).transpose()?;
+        let average = Ema::of_decay(schedule.ema_decay, step.variables())?;
         Ok((step, adam, average))
     };
     let (mut step, mut adam, mut average) = new_phase(progress.epoch, parameters)?;

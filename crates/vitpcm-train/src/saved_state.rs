@@ -4,12 +4,12 @@ use candle_core::Device;
 use vitpcm_nets::WeightFile;
 
 use crate::error::Result;
-use crate::{checkpoint, verify_loop};
+use crate::{checkpoint, verify_state};
 
 /// Reads all of a saved state (`last/state.safetensors` of `train` or `verify`), as resuming it would, and lets go of it.
 pub fn check_saved_state(file: &WeightFile) -> Result<()> {
-    if verify_loop::is_state(file) {
-        return verify_loop::parse(file, &Device::Cpu).map(drop);
+    if verify_state::is_state(file) {
+        return verify_state::parse(file, &Device::Cpu).map(drop);
     }
     checkpoint::parse(file, &Device::Cpu).map(drop)
 }

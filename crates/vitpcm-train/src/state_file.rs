@@ -5,15 +5,19 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use vitpcm_masks::atomic_file;
-use vitpcm_nets::WeightFile;
+use vitpcm_nets::{Parameters, WeightFile};
 
 use crate::error::{Result, TrainError};
 
 const VERSION: &str = "1";
+
+/// In front of tensor names: what they are, in both kinds of runs.
+pub(crate) const WEIGHT: &str = "weight/";
+pub(crate) const AVERAGE: &str = "average/";
 
 /// The state's place in a run folder.
 pub(crate) fn state_path(out: &Path) -> PathBuf {
@@ -91,6 +95,40 @@ pub(crate) fn word<T: DeserializeOwned>(file: &WeightFile, key: &str) -> Result<
     let text =
         file.metadata().get(key).ok_or_else(|| bad(format!("no `{key}`; expected the state of a run")))?;
     serde_json::from_str(text).map_err(|error| bad(format!("`{key}`: {error}")))
+}
+
+/// A state's tensors beside the weights, by name with what they are in front.
+#[derive(Debug)]
+pub(crate) struct SavedTensors {
+    path: PathBuf,
+    tensors: BTreeMap<String, Tensor>,
+}
+
+/// All tensors of a state: the weights, and the rest.
+pub(crate) fn read_tensors(file: &WeightFile, device: &Device) -> Result<(Parameters, SavedTensors)> {
+    let (mut parameters, mut tensors) = (Parameters::new(), BTreeMap::new());
+    for entry in file.entries() {
+        let tensor = Tensor::from_vec(file.read_f32(entry)?, entry.shape.as_slice(), device)?;
+        match entry.name.strip_prefix(WEIGHT) {
+            Some(name) => parameters.insert(name, tensor),
+            None => _ = tensors.insert(entry.name.clone(), tensor),
+        }
+    }
+    Ok((parameters, SavedTensors { path: file.path().to_owned(), tensors }))
+}
+
+impl SavedTensors {
+    /// Takes out a tensor, which must have the shape of `like`.
+    pub(crate) fn take(&mut self, kind: &str, name: &str, like: &Tensor) -> Result<Tensor> {
+        let bad = |reason: String| TrainError::RunFolder { path: self.path.clone(), reason };
+        match self.tensors.remove(&format!("{kind}{name}")) {
+            Some(tensor) if tensor.dims() == like.dims() => Ok(tensor),
+            Some(tensor) => {
+                Err(bad(format!("`{kind}{name}` is {:?}, expected {:?}", tensor.dims(), like.dims())))
+            }
+            None => Err(bad(format!("`{kind}{name}` is missing; was the schedule or the average changed?"))),
+        }
+    }
 }
 
 /// Property tests of saved states: the same cases on every machine.

@@ -2,7 +2,7 @@
 //! DeepLabV2 (Caffe) on PASCAL VOC, which the paper's verification follows, but for the ramp of the rate.
 
 use serde::{Deserialize, Serialize};
-use vitpcm_data::{CropMaker, Unsure};
+use vitpcm_data::{ColourChange, Colours, CropMaker, Unsure};
 use vitpcm_nets::Normalisation;
 use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 
@@ -52,6 +52,12 @@ pub struct CropsConfig {
     /// Pixels whose class has a lower score than this are not learned from, where `NAME.npz` lies beside the mask; 0 for
     /// all pixels.
     pub unsure_below: f32,
+    /// Probability that a crop's colours are changed (DeepLabV2: 0).
+    #[serde(default)]
+    pub colour_probability: f32,
+    /// How they are changed then; the same ranges as in training from tags.
+    #[serde(default)]
+    pub colour: ColourChange,
 }
 
 /// How fast it learns: SGD at a rate that falls as `(1 − step / steps)^power`.
@@ -75,6 +81,9 @@ pub struct VerifyScheduleConfig {
     pub momentum: f64,
     /// Factor of the weights that is added to their gradients (5e-4).
     pub weight_decay: f64,
+    /// Decay a step of the average of weights that is scored and kept; 0 takes the weights as they are (DeepLabV2).
+    #[serde(default)]
+    pub ema_decay: f64,
 }
 
 /// How the network is scored while it learns. The last network is kept, whatever the scores: choosing by the truth would
@@ -95,7 +104,14 @@ impl Default for VerifyConfig {
         Self {
             seed: 0,
             model: VerifyModelConfig { backbone: "resnet101".to_owned(), normalisation: None },
-            crops: CropsConfig { side: 321, scales: [0.5, 1.5], flip_probability: 0.5, unsure_below: 0.0 },
+            crops: CropsConfig {
+                side: 321,
+                scales: [0.5, 1.5],
+                flip_probability: 0.5,
+                unsure_below: 0.0,
+                colour_probability: 0.0,
+                colour: ColourChange::default(),
+            },
             schedule: VerifyScheduleConfig {
                 steps: 20_000,
                 batch: 10,
@@ -105,6 +121,7 @@ impl Default for VerifyConfig {
                 power: 0.9,
                 momentum: 0.9,
                 weight_decay: 5e-4,
+                ema_decay: 0.0,
             },
             validation: VerifyValidationConfig { every_steps: 2000, max_images: 300, pictures: 4 },
             loader: LoaderConfig { threads: 0, ahead: 64, cache_megabytes: 2048, save_minutes: 10.0 },
@@ -157,6 +174,8 @@ impl VerifyConfig {
             ),
             (share(crops.flip_probability), "crops.flip_probability: 0 to 1"),
             (share(crops.unsure_below), "crops.unsure_below: 0 to 1"),
+            (share(crops.colour_probability), "crops.colour_probability: 0 to 1"),
+            (share(crops.colour.grey_probability), "crops.colour.grey_probability: 0 to 1"),
             (schedule.steps >= 1, "schedule.steps: at least 1"),
             (schedule.batch >= 1, "schedule.batch: at least 1"),
             (positive(schedule.rate), "schedule.rate: above 0"),
@@ -164,6 +183,7 @@ impl VerifyConfig {
             (not_negative(schedule.power), "schedule.power: 0 or more"),
             ((0.0..1.0).contains(&schedule.momentum), "schedule.momentum: 0 to below 1"),
             (not_negative(schedule.weight_decay), "schedule.weight_decay: 0 or more"),
+            ((0.0..1.0).contains(&schedule.ema_decay), "schedule.ema_decay: 0 to below 1"),
             (positive(self.loader.save_minutes), "loader.save_minutes: above 0"),
         ];
         match rules.into_iter().find(|(is_met, _)| !is_met) {
@@ -194,6 +214,10 @@ impl VerifyConfig {
                 0.0 => Unsure::Kept,
                 score => Unsure::Below(score),
             },
+            colours: match self.crops.colour_probability {
+                0.0 => Colours::Kept,
+                probability => Colours::Changed { probability, change: self.crops.colour },
+            },
         }
     }
 }
@@ -212,10 +236,21 @@ mod tests {
             ("crops.side=64", "crops.side"),
             ("crops.sides=65", "sides"),
             ("schedule.momentum=1", "momentum"),
+            ("schedule.ema_decay=1", "ema_decay"),
+            ("crops.colour_probability=2", "colour_probability"),
         ] {
             let message = config.with(assignment).unwrap_err().to_string();
             assert!(message.contains(part), "{assignment}: {message}");
         }
+    }
+
+    #[test]
+    fn settings_from_before_colours_and_averages_are_those_without_them() {
+        let before = include_str!("../../../docs/runs/voc-verification.toml");
+        let config = VerifyConfig::from_toml(before).unwrap();
+        assert_eq!((config.schedule.ema_decay, config.crops.colour_probability), (0.0, 0.0));
+        let missing = VerifyConfig::from_toml(&before.replace("unsure_below = 0.0", "")).unwrap_err();
+        assert!(missing.to_string().contains("unsure_below"), "{missing}");
     }
 
     #[test]

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
-use candle_core::{Device, Tensor};
-use serde::{Deserialize, Serialize};
+use candle_core::Device;
 use vitpcm::{Segmenter, SegmenterOptions};
 use vitpcm_data::{CropLoader, ImageLimits, LoaderOptions, MaskedImage};
 use vitpcm_masks::Classes;
@@ -21,22 +20,19 @@ use vitpcm_nets::{
 
 use crate::begun_with::{self, KnownImage};
 use crate::crop_batch::{CropBatchMaker, StepCrops};
+use crate::ema::Ema;
 use crate::error::{Result, TrainError};
 use crate::fingerprint;
 use crate::metrics_csv::MetricsCsv;
 use crate::pcm_loop::{Ending, Start};
 use crate::run_files::{check_empty, lock, write_settings};
 use crate::sgd::Sgd;
-use crate::state_file::{Words, check_format, state_path, word};
+use crate::state_file::state_path;
 use crate::tensorboard::EventFile;
 use crate::verify_config::VerifyConfig;
 use crate::verify_score::{ScoreOptions, VerifyScores, score_segmenter};
+use crate::verify_state::{self, Progress, Saved};
 use crate::verify_step::{VerifyLosses, VerifyStep};
-
-const STATE_FORMAT: &str = "vitpcm-verification-state";
-/// In front of tensor names: what they are.
-const WEIGHT: &str = "weight/";
-const VELOCITY: &str = "velocity/";
 
 const HEADING: &str = "epoch,step,images,rate,loss,loss_full,loss_three_quarters,loss_half,loss_largest,\
                        images_per_second,val_miou,val_pixel_accuracy";
@@ -144,20 +140,6 @@ pub struct VerifyOutcome {
     pub steps: u64,
 }
 
-/// Where a run stands, tensors apart.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Progress {
-    /// The running epoch, from 0.
-    epoch: u64,
-    /// Images of the epoch's order that were taken, broken ones included.
-    images_taken: usize,
-    /// Steps of the whole run.
-    step: u64,
-    /// Tells other images and classes from those the run began with.
-    data_fingerprint: u64,
-}
-
 impl VerifyJob {
     fn fingerprint(&self, training: &[MaskedImage]) -> u64 {
         let classes = self.classes.names().iter().map(String::as_bytes);
@@ -191,28 +173,27 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
     let _lock = lock(&job.out, "verify")?;
     let saved = open_run_folder(job)?;
     let is_new = saved.is_none();
-    let (info, parameters, mut progress, velocities) = match saved {
-        Some(saved) => saved,
-        None => initial_state(job)?,
+    let (info, parameters, mut progress, tensors) = match saved {
+        Some(Saved { info, parameters, progress, tensors }) => (info, parameters, progress, Some(tensors)),
+        None => {
+            let (info, parameters, progress) = initial_state(job)?;
+            (info, parameters, progress, None)
+        }
     };
     let training = images_of_run(job, &progress)?;
     let step = VerifyStep::new(&info.network, job.precision, parameters)?;
     let mut sgd = Sgd::new(&config.schedule, step.variables())?;
-    restore(&mut sgd, velocities, job)?;
+    let mut average = Ema::of_decay(config.schedule.ema_decay, step.variables())?;
+    if let Some(mut tensors) = tensors {
+        verify_state::restore(&mut tensors, &progress, &mut sgd, average.as_mut())?;
+    }
     write_settings(&job.out, &config.to_toml()?)?;
     let mut metrics = MetricsCsv::open(&job.out.join("metrics.csv"), HEADING, progress.step)?;
     let mut board = EventFile::create(&job.out, progress.step)?;
-    let save = |progress: &Progress, sgd: &Sgd, metrics: &MetricsCsv| -> Result<()> {
+    let save = |progress: &Progress, sgd: &Sgd, average: Option<&Ema>, metrics: &MetricsCsv| -> Result<()> {
         // Rows first: a state must never be ahead of its metrics.
         metrics.sync()?;
-        let mut tensors: Vec<(String, Tensor)> = Vec::new();
-        let parameters = step.parameters();
-        tensors.extend(parameters.iter().map(|(name, tensor)| (format!("{WEIGHT}{name}"), tensor.clone())));
-        let velocities = sgd.moving.iter();
-        tensors
-            .extend(velocities.map(|moving| (format!("{VELOCITY}{}", moving.name), moving.velocity.clone())));
-        let words = Words::new(&state_path(&job.out), STATE_FORMAT);
-        words.with("info", &info)?.with("progress", progress)?.write(&tensors)?;
+        verify_state::save(&job.out, &info, progress, &step, sgd, average)?;
         tell(VerifyEvent::Saved { step: progress.step });
         Ok(())
     };
@@ -220,7 +201,7 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
         begun_with::write(&job.out, training.iter().map(Into::into))?;
     }
     if is_new {
-        save(&progress, &sgd, &metrics)?;
+        save(&progress, &sgd, average.as_ref(), &metrics)?;
     }
 
     // The data.
@@ -274,6 +255,9 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
             }
             let rate = config.rate_at(progress.step);
             sgd.step(&gradients, rate)?;
+            if let Some(average) = &mut average {
+                average.update(step.variables())?;
+            }
             progress.step += 1;
             let row = VerifyRow {
                 epoch: progress.epoch + 1,
@@ -294,7 +278,7 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
             let is_due = is_last || (every > 0 && progress.step.is_multiple_of(every));
             let mut scores = None;
             if is_due {
-                let model = model_now(&info, &step, progress.step);
+                let model = model_now(&info, &step, average.as_ref(), progress.step);
                 model.save(job.out.join("model.safetensors"), Storage::F32)?;
                 scores = score(job, &model, &validation, stop)?;
             }
@@ -307,7 +291,7 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
             }
             let is_stopped = stop.load(Ordering::Relaxed) && !is_last;
             if is_stopped || is_due || last_save.elapsed().as_secs_f64() > 60.0 * config.loader.save_minutes {
-                save(&progress, &sgd, &metrics)?;
+                save(&progress, &sgd, average.as_ref(), &metrics)?;
                 last_save = Instant::now();
             }
             if is_stopped {
@@ -330,11 +314,8 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
     Ok(VerifyOutcome { ending: Ending::Finished, steps: progress.step })
 }
 
-/// Description, weights, place, velocities by parameter.
-pub(crate) type State = (DeepLabInfo, Parameters, Progress, BTreeMap<String, Tensor>);
-
 /// The folder's state, where there is one to go on from.
-fn open_run_folder(job: &VerifyJob) -> Result<Option<State>> {
+fn open_run_folder(job: &VerifyJob) -> Result<Option<Saved>> {
     let out = &job.out;
     let refuse = |reason: &str| Err(TrainError::RunFolder { path: out.clone(), reason: reason.to_owned() });
     if job.start == Start::Fresh {
@@ -345,8 +326,8 @@ fn open_run_folder(job: &VerifyJob) -> Result<Option<State>> {
     if !path.exists() {
         return Ok(None);
     }
-    let state = parse(&WeightFile::open(&path)?, &job.device)?;
-    let (info, ..) = &state;
+    let saved = verify_state::parse(&WeightFile::open(&path)?, &job.device)?;
+    let info = &saved.info;
     if info.classes != job.classes.names() {
         return refuse("the run began with other classes");
     }
@@ -355,7 +336,7 @@ fn open_run_folder(job: &VerifyJob) -> Result<Option<State>> {
             "the run began with another network or crop: model.backbone and crops.side cannot change",
         );
     }
-    Ok(Some(state))
+    Ok(Some(saved))
 }
 
 /// The images that the run began with, those that are gone since as such. Refused where more than that has changed.
@@ -377,29 +358,8 @@ fn images_of_run(job: &VerifyJob, progress: &Progress) -> Result<Vec<MaskedImage
     Ok(training)
 }
 
-/// Whether a file says that it is a state of this kind.
-pub(crate) fn is_state(file: &WeightFile) -> bool {
-    file.metadata().get("format").is_some_and(|format| format == STATE_FORMAT)
-}
-
-/// A state from its open file.
-pub(crate) fn parse(file: &WeightFile, device: &Device) -> Result<State> {
-    check_format(file, STATE_FORMAT)?;
-    let (info, progress) = (word(file, "info")?, word(file, "progress")?);
-    let (mut parameters, mut velocities) = (Parameters::new(), BTreeMap::new());
-    for entry in file.entries() {
-        let tensor = Tensor::from_vec(file.read_f32(entry)?, entry.shape.as_slice(), device)?;
-        match (entry.name.strip_prefix(WEIGHT), entry.name.strip_prefix(VELOCITY)) {
-            (Some(name), _) => parameters.insert(name, tensor),
-            (None, Some(name)) => _ = velocities.insert(name.to_owned(), tensor),
-            (None, None) => {}
-        }
-    }
-    Ok((info, parameters, progress, velocities))
-}
-
-/// A network that has seen nothing of these images; nothing moves yet.
-fn initial_state(job: &VerifyJob) -> Result<State> {
+/// A network that has seen nothing of these images.
+fn initial_state(job: &VerifyJob) -> Result<(DeepLabInfo, Parameters, Progress)> {
     let config = &job.config;
     let (backbone, likely) = match &job.backbone {
         VerifyBackbone::Weights(imported) => (imported.summary.config, imported.summary.normalisation),
@@ -423,24 +383,7 @@ fn initial_state(job: &VerifyJob) -> Result<State> {
     info.check()?;
     let progress =
         Progress { epoch: 0, images_taken: 0, step: 0, data_fingerprint: job.fingerprint(&job.training) };
-    Ok((info, parameters, progress, BTreeMap::new()))
-}
-
-/// Puts saved velocities into a new optimiser of the same parameters; a new run has none.
-fn restore(sgd: &mut Sgd, mut velocities: BTreeMap<String, Tensor>, job: &VerifyJob) -> Result<()> {
-    if velocities.is_empty() {
-        return Ok(());
-    }
-    for moving in &mut sgd.moving {
-        match velocities.remove(&moving.name) {
-            Some(velocity) if velocity.dims() == moving.velocity.dims() => moving.velocity = velocity,
-            _ => {
-                let reason = format!("`{VELOCITY}{}` is missing or of another shape", moving.name);
-                return Err(TrainError::RunFolder { path: state_path(&job.out), reason });
-            }
-        }
-    }
-    Ok(())
+    Ok((info, parameters, progress))
 }
 
 fn loader_options(job: &VerifyJob) -> LoaderOptions {
@@ -455,10 +398,15 @@ fn loader_options(job: &VerifyJob) -> LoaderOptions {
     }
 }
 
-fn model_now(info: &DeepLabInfo, step: &VerifyStep, num_steps: u64) -> DeepLabModel {
+/// The newest network, of averaged weights where they are averaged.
+fn model_now(info: &DeepLabInfo, step: &VerifyStep, average: Option<&Ema>, num_steps: u64) -> DeepLabModel {
     let mut info = info.clone();
     info.provenance.insert("step".to_owned(), num_steps.to_string());
-    DeepLabModel { info, parameters: step.parameters() }
+    let parameters = match average {
+        Some(average) => average.apply(step.parameters()),
+        None => step.parameters(),
+    };
+    DeepLabModel { info, parameters }
 }
 
 /// At one scale, without the CRF: what takes seconds.

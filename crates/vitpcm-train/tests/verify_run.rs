@@ -7,6 +7,7 @@ use std::sync::mpsc::sync_channel;
 use vitpcm::{Device, Precision, Segmenter, SegmenterOptions, Supervision};
 use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, MaskPairing, OpenOptions};
 use vitpcm_masks::Classes;
+use vitpcm_nets::WeightFile;
 use vitpcm_train::{
     Ending, ScoreOptions, Start, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob, VerifyOutcome,
     score_segmenter, verify,
@@ -19,6 +20,13 @@ fn config(steps: u64) -> VerifyConfig {
     (config.schedule.steps, config.schedule.batch, config.schedule.rate) = (steps, 4, 0.02);
     config.validation.every_steps = 0;
     config.loader.cache_megabytes = 16;
+    config
+}
+
+/// With an average of the weights and other colours, which must go on as well.
+fn averaged(steps: u64) -> VerifyConfig {
+    let mut config = config(steps);
+    (config.schedule.ema_decay, config.crops.colour_probability) = (0.9, 0.5);
     config
 }
 
@@ -67,17 +75,25 @@ fn a_run_that_was_stopped_continues_bit_for_bit() {
     DrawnScenes { seed: 5, side: 48 }.write(&data, 15, 8).unwrap();
     let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
     // 15 images in batches of 4: three steps an epoch, the last images left out.
-    let outcome = run(&job(&data, &whole, Start::Fresh, config(8)), None);
+    let outcome = run(&job(&data, &whole, Start::Fresh, averaged(8)), None);
     assert_eq!(outcome, VerifyOutcome { ending: Ending::Finished, steps: 8 });
-    let stopped = run(&job(&data, &parts, Start::Fresh, config(8)), Some(2));
+    let stopped = run(&job(&data, &parts, Start::Fresh, averaged(8)), Some(2));
     assert_eq!(stopped.ending, Ending::Interrupted);
     assert!((2..8).contains(&stopped.steps), "{stopped:?}");
-    let outcome = run(&job(&data, &parts, Start::Resume, config(8)), None);
+    let outcome = run(&job(&data, &parts, Start::Resume, averaged(8)), None);
     assert_eq!(outcome, VerifyOutcome { ending: Ending::Finished, steps: 8 });
     for file in ["model.safetensors", "last/state.safetensors"] {
         let read = |run: &Path| std::fs::read(run.join(file)).unwrap();
         assert!(read(&whole) == read(&parts), "{file} differs");
     }
+    // The model is the average, not the last weights, which the state holds as well.
+    let weight = |file: &str, name: &str| {
+        let file = WeightFile::open(&whole.join(file)).unwrap();
+        file.read_f32(file.entry(name).unwrap()).unwrap()
+    };
+    let (state, model) = ("last/state.safetensors", "model.safetensors");
+    assert_eq!(weight(model, "aspp.c0.weight"), weight(state, "average/aspp.c0.weight"));
+    assert_ne!(weight(model, "aspp.c0.weight"), weight(state, "weight/aspp.c0.weight"));
     // All but the speed.
     let rows = |run: &Path| {
         let text = std::fs::read_to_string(run.join("metrics.csv")).unwrap();
@@ -93,15 +109,22 @@ fn a_run_that_was_stopped_continues_bit_for_bit() {
     for gone in ["images/scene-0001.png", "masks/scene-0002.png"] {
         std::fs::remove_file(data.join(gone)).unwrap();
     }
-    assert_eq!(run(&job(&data, &parts, Start::Resume, config(10)), None).steps, 10);
+    assert_eq!(run(&job(&data, &parts, Start::Resume, averaged(10)), None).steps, 10);
 
     let (events, _heard) = sync_channel(10_000);
-    let fresh = verify(&job(&data, &whole, Start::Fresh, config(8)), &events, &AtomicBool::new(false));
+    let fresh = verify(&job(&data, &whole, Start::Fresh, averaged(8)), &events, &AtomicBool::new(false));
     assert!(fresh.unwrap_err().to_string().contains("not empty"));
-    let mut other = config(8);
+    let mut other = averaged(8);
     other.crops.side = 33;
     let other = verify(&job(&data, &whole, Start::Resume, other), &events, &AtomicBool::new(false));
     assert!(other.unwrap_err().to_string().contains("crops.side"));
+
+    // A run without an average goes on, but not with one.
+    let plain = folder.path().join("plain");
+    run(&job(&data, &plain, Start::Fresh, config(1)), None);
+    assert_eq!(run(&job(&data, &plain, Start::Resume, config(2)), None).steps, 2);
+    let late = verify(&job(&data, &plain, Start::Resume, averaged(3)), &events, &AtomicBool::new(false));
+    assert!(late.unwrap_err().to_string().contains("average"));
 }
 
 #[test]
