@@ -22,6 +22,10 @@ pub const ASPP_RATES: [usize; 4] = [6, 12, 18, 24];
 /// Deviation of the classifiers' initial weights (released DeepLabV2).
 const ASPP_STD: f32 = 0.01;
 
+/// Scales of all that enters the last stage: its first block's branch, and the way around it. Nothing behind them has a
+/// bias in a network that has learned nothing, so all features follow them.
+const INTO_LAST_STAGE: [&str; 2] = ["layer4.0.bn3.weight", "layer4.0.downsample.1.weight"];
+
 /// The description of a network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -83,10 +87,18 @@ impl DeepLabConfig {
         draw(self.head_parameter_shapes(), seed, device)
     }
 
-    /// A backbone that has learned nothing: convolutions after He, norms that pass everything.
+    /// A backbone that has learned nothing: convolutions after He, norms that pass everything but those on the way into
+    /// the last stage, where features shrink to a length of about one at every point. The classifiers sum up to 36
+    /// products with them: at He's length of √2048 the first step of a usual rate moves the logits by hundreds.
     pub fn initial_backbone(&self, seed: u64, device: &Device) -> Result<Parameters> {
         self.check()?;
-        draw(self.backbone.parameter_shapes(), seed, device)
+        let mut parameters = draw(self.backbone.parameter_shapes(), seed, device)?;
+        let scale = (self.backbone.num_features() as f64).sqrt().recip();
+        for norm in INTO_LAST_STAGE {
+            let weight = (parameters.get(norm)? * scale)?;
+            parameters.insert(norm, weight);
+        }
+        Ok(parameters)
     }
 }
 
@@ -177,5 +189,28 @@ impl DeepLab {
             rows.push(Tensor::zeros((missing, features), first.dtype(), first.device())?);
         }
         Ok(Tensor::cat(&rows, 0)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resnet::RESNETS;
+
+    #[test]
+    fn features_of_a_new_network_are_short_at_any_depth_and_width() {
+        let side = 33;
+        let noise = Stream::named(1, "pixels");
+        let pixels: Vec<f32> = (0..3 * side * side).map(|i| noise.normal(i)).collect();
+        let pixels = Tensor::from_vec(pixels, (1, side as usize, side as usize, 3), &Device::Cpu).unwrap();
+        for variant in RESNETS {
+            let config = DeepLabConfig::new(variant.config(), 3);
+            let parameters = config.initial_backbone(0, &Device::Cpu).unwrap();
+            let resnet = ResNet::new(&config.backbone, OutputStride::Eight, &parameters).unwrap();
+            let squared_lengths = resnet.forward(&pixels, None).unwrap().sqr().unwrap().sum(3).unwrap();
+            let length = squared_lengths.mean_all().unwrap().to_scalar::<f32>().unwrap().sqrt();
+            // Of noise, which is harder on the maximum pool than images: measured 2.2, 2.5 and 4.0.
+            assert!((1.0..5.0).contains(&length), "{}: {length}", variant.name);
+        }
     }
 }

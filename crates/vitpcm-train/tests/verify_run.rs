@@ -5,9 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 
 use vitpcm::{Device, Precision, Segmenter, SegmenterOptions, Supervision};
-use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, MaskPairing, OpenOptions};
+use vitpcm_data::{Crop, Dataset, DrawnScenes, ImageLimits, MaskPairing, OpenOptions, Random};
 use vitpcm_masks::Classes;
-use vitpcm_nets::WeightFile;
+use vitpcm_nets::{DeepLabConfig, Normalisation, ResNetVariant, WeightFile};
+use vitpcm_train::crop_batch::CropBatch;
+use vitpcm_train::sgd::Sgd;
+use vitpcm_train::verify_step::VerifyStep;
 use vitpcm_train::{
     Ending, ScoreOptions, Start, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob, VerifyOutcome,
     score_segmenter, verify,
@@ -88,7 +91,7 @@ fn a_run_that_was_stopped_continues_bit_for_bit() {
     }
     // The model is the average, not the last weights, which the state holds as well.
     let weight = |file: &str, name: &str| {
-        let file = WeightFile::open(&whole.join(file)).unwrap();
+        let file = WeightFile::open(whole.join(file)).unwrap();
         file.read_f32(file.entry(name).unwrap()).unwrap()
     };
     let (state, model) = ("last/state.safetensors", "model.safetensors");
@@ -145,4 +148,33 @@ fn a_small_network_learns_drawn_scenes_and_segments_without_tags() {
     // All background: a fifth of some 80 %. Measured: see the assertion's message.
     let miou = scores.baseline.mean_iou.unwrap();
     assert!(miou > 40.0, "mIoU {miou}");
+}
+
+#[test]
+fn a_deep_network_from_nothing_learns_at_the_usual_rate() {
+    // Left dark, right light, and noise; the same two crops every step.
+    const SIDE: usize = 33;
+    let mut random = Random::new(&[1]);
+    let mut crop = || {
+        let labels: Vec<u8> = (0..SIDE * SIDE).map(|i| u8::from(i % SIDE > SIDE / 2)).collect();
+        let mut pixel = |label: u8| [(); 3].map(|()| 150.0 * f32::from(label) + random.range(0.0, 100.0));
+        Crop { pixels: labels.iter().flat_map(|&label| pixel(label)).collect(), labels }
+    };
+    let crops = [(String::new(), crop()), (String::new(), crop())];
+    let batch = CropBatch::new(&crops, SIDE, &Normalisation::IMAGENET, 2, &Device::Cpu).unwrap();
+    let network = DeepLabConfig::new(ResNetVariant::named("resnet50").unwrap().config(), 2);
+    let mut parameters = network.initial_head(0, &Device::Cpu).unwrap();
+    parameters.extend(network.initial_backbone(0, &Device::Cpu).unwrap());
+    let step = VerifyStep::new(&network, Precision::F32, parameters).unwrap();
+    let config = VerifyConfig::default().from_scratch();
+    let mut sgd = Sgd::new(&config.schedule, step.variables()).unwrap();
+    let mut losses = Vec::new();
+    for index in 0..15 {
+        let (loss, gradients) = step.gradients(&batch).unwrap();
+        losses.push(loss.total());
+        sgd.step(&gradients, config.rate_at(index)).unwrap();
+    }
+    let highest = losses.iter().copied().fold(0.0, f32::max);
+    assert!(losses.iter().all(|loss| loss.is_finite()) && highest < 1.5 * losses[0], "{losses:?}");
+    assert!(losses[14] < 0.5 * losses[0], "{losses:?}");
 }
