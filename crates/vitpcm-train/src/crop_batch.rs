@@ -5,9 +5,10 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 use candle_core::{Device, Tensor};
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 use vitpcm_data::{Crop, CropLoader, LoadedCrop};
 use vitpcm_masks::IGNORE;
-use vitpcm_masks::resampling::{Alignment, nearest_indices};
+use vitpcm_masks::resampling::{Alignment, Axis, nearest_indices};
 use vitpcm_nets::Normalisation;
 use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 use vitpcm_ops::Uploader;
@@ -31,13 +32,26 @@ pub struct CropBatch {
     pub names: Vec<String>,
 }
 
-/// The labels at the points of a grid.
+/// What the logits of a grid should be.
 #[derive(Debug, Clone)]
 pub struct CropTarget {
-    /// 1 for the label's class, 0 for the others; only zeros for "ignore", `[B, G, G, classes]`.
-    pub one_hot: Tensor,
-    /// How many points have a label.
-    pub num_labelled: usize,
+    /// The share of each class at each point; they sum to less than one where pixels are not learned from, and to zero
+    /// where none is, `[B, G, G, classes]`.
+    pub shares: Tensor,
+    /// The sum of all shares: how many points are learned from.
+    pub num_points: f64,
+}
+
+/// What a point of a grid stands for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Labels {
+    /// The pixel that lies under it (DeepLabV2).
+    #[default]
+    Points,
+    /// The pixels around it, each as much as it would take from the point if logits were resized to the image: what is
+    /// thinner than the grid counts, and a wrong pixel counts little.
+    Areas,
 }
 
 /// Cells along a side of the grid of a crop seen at a scale.
@@ -52,6 +66,7 @@ impl CropBatch {
         side: usize,
         normalisation: &Normalisation,
         num_classes: usize,
+        labels: Labels,
         device: &Device,
     ) -> Result<Self> {
         let (count, len) = (crops.len(), 3 * side * side);
@@ -65,23 +80,18 @@ impl CropBatch {
         });
         let targets = SCALES.map(|scale| {
             let cells = cells_at(side, scale);
-            let points = nearest_indices(side, cells, Alignment::AlignCorners);
-            let mut one_hot = vec![0f32; count * cells * cells * num_classes];
-            let mut num_labelled = 0;
-            for ((_, crop), one_hot) in
-                crops.iter().zip(one_hot.chunks_exact_mut(cells * cells * num_classes))
-            {
-                let labels =
-                    points.iter().flat_map(|y| points.iter().map(move |x| crop.labels[y * side + x]));
-                for (label, row) in labels.zip(one_hot.chunks_exact_mut(num_classes)) {
-                    if label != IGNORE {
-                        row[usize::from(label)] = 1.0;
-                        num_labelled += 1;
-                    }
-                }
-            }
-            let one_hot = Tensor::from_vec(one_hot, (count, cells, cells, num_classes), device)?;
-            Ok(CropTarget { one_hot, num_labelled })
+            let len = cells * cells * num_classes;
+            let mut shares = vec![0f32; count * len];
+            shares.par_chunks_exact_mut(len).zip(crops).for_each(|(shares, (_, crop))| match labels {
+                Labels::Points => at_points(&crop.labels, side, cells, shares),
+                Labels::Areas => over_areas(&crop.labels, side, cells, shares),
+            });
+            let num_points = shares
+                .par_chunks(len)
+                .map(|shares| shares.iter().map(|&share| f64::from(share)).sum::<f64>());
+            let num_points = num_points.collect::<Vec<_>>().iter().sum();
+            let shares = Tensor::from_vec(shares, (count, cells, cells, num_classes), device)?;
+            Ok(CropTarget { shares, num_points })
         });
         Ok(Self {
             pixels: Tensor::from_vec(pixels, (count, side, side, 3), device)?,
@@ -93,14 +103,49 @@ impl CropBatch {
     /// The same batch in the device's memory.
     pub fn uploaded(self, uploader: &mut Uploader) -> Result<Self> {
         let pixels = uploader.upload(&self.pixels)?;
-        let target = |CropTarget { one_hot, num_labelled }: CropTarget| {
-            Ok(CropTarget { one_hot: uploader.upload(&one_hot)?, num_labelled })
+        let target = |CropTarget { shares, num_points }: CropTarget| {
+            Ok(CropTarget { shares: uploader.upload(&shares)?, num_points })
         };
         Ok(Self {
             pixels,
             targets: self.targets.into_iter().map(target).collect::<Result<_>>()?,
             names: self.names,
         })
+    }
+}
+
+/// The pixels under a grid's points, of `side × side` labels. `shares` holds zeros, `[cells, cells, classes]`.
+fn at_points(labels: &[u8], side: usize, cells: usize, shares: &mut [f32]) {
+    let num_classes = shares.len() / (cells * cells);
+    let points = nearest_indices(side, cells, Alignment::AlignCorners);
+    let under = points.iter().flat_map(|y| points.iter().map(move |x| labels[y * side + x]));
+    for (label, shares) in under.zip(shares.chunks_exact_mut(num_classes)) {
+        if label != IGNORE {
+            shares[usize::from(label)] = 1.0;
+        }
+    }
+}
+
+/// The pixels around a grid's points: resizing of the grid to the labels, transposed, with a sum of one at every point.
+fn over_areas(labels: &[u8], side: usize, cells: usize, shares: &mut [f32]) {
+    let num_classes = shares.len() / (cells * cells);
+    let axis = Axis::bilinear(cells, side, Alignment::AlignCorners);
+    let points_of = |pixel: usize| {
+        let (first, weights) = axis.taps(pixel);
+        weights.iter().enumerate().map(move |(step, weight)| (first + step, *weight))
+    };
+    let mut sums = vec![0f32; cells];
+    (0..side).flat_map(points_of).for_each(|(point, weight)| sums[point] += weight);
+    for (y, row) in labels.chunks_exact(side).enumerate() {
+        for (point_y, weight_y) in points_of(y) {
+            let weight_y = weight_y / sums[point_y];
+            for (x, &label) in row.iter().enumerate().filter(|(_, label)| **label != IGNORE) {
+                for (point_x, weight_x) in points_of(x) {
+                    let point = point_y * cells + point_x;
+                    shares[point * num_classes + usize::from(label)] += weight_y * weight_x / sums[point_x];
+                }
+            }
+        }
     }
 }
 
@@ -122,6 +167,7 @@ pub(crate) struct CropBatchMaker {
     pub(crate) side: usize,
     pub(crate) normalisation: Normalisation,
     pub(crate) num_classes: usize,
+    pub(crate) labels: Labels,
     pub(crate) device: Device,
 }
 
@@ -156,8 +202,8 @@ impl CropBatchMaker {
                 let step = match crops.is_empty() {
                     true => Ok(step),
                     false => {
-                        let CropBatchMaker { side, normalisation, num_classes, .. } = &maker;
-                        CropBatch::new(&crops, *side, normalisation, *num_classes, &Device::Cpu)
+                        let CropBatchMaker { side, normalisation, num_classes, labels, .. } = &maker;
+                        CropBatch::new(&crops, *side, normalisation, *num_classes, *labels, &Device::Cpu)
                             .and_then(|batch| batch.uploaded(&mut uploader))
                             .map(|batch| StepCrops { batch: Some(batch), ..step })
                     }
@@ -188,10 +234,21 @@ mod tests {
         labels[16 * 17 + 16] = IGNORE;
         let crop = Crop { pixels: vec![0.0; 3 * 17 * 17], labels };
         let crops = [("a".to_owned(), crop)];
-        let batch = CropBatch::new(&crops, 17, &Normalisation::HALF, 2, &Device::Cpu).unwrap();
-        let one_hot = batch.targets[0].one_hot.get(0).unwrap().to_vec3::<f32>().unwrap();
-        assert_eq!(batch.targets[0].num_labelled, 8);
-        assert_eq!((one_hot[0][0].as_slice(), one_hot[1][2].as_slice()), (&[1.0, 0.0][..], &[0.0, 1.0][..]));
-        assert_eq!(one_hot[2][2], [0.0, 0.0]);
+        let target = |labels: Labels| {
+            let batch = CropBatch::new(&crops, 17, &Normalisation::HALF, 2, labels, &Device::Cpu).unwrap();
+            let target = &batch.targets[0];
+            (target.shares.get(0).unwrap().to_vec3::<f32>().unwrap(), target.num_points)
+        };
+        let (shares, num_points) = target(Labels::Points);
+        assert_eq!(num_points, 8.0);
+        assert_eq!((shares[0][0].as_slice(), shares[1][2].as_slice()), (&[1.0, 0.0][..], &[0.0, 1.0][..]));
+        assert_eq!(shares[2][2], [0.0, 0.0]);
+
+        // Around a point at the edge lie 8 pixels on one side: weights 1, 7/8, … 1/8 along it, of which the pixel under the
+        // point has 1 of 4.5; along the other axis, 1 of 8.
+        let (shares, num_points) = target(Labels::Areas);
+        assert!(shares[0][0][0] > 0.9999 && (shares[1][2][1] - 1.0 / 36.0).abs() < 1e-6, "{shares:?}");
+        assert!((shares[2][2].iter().sum::<f32>() - (1.0 - 1.0 / 4.5f32.powi(2))).abs() < 1e-6);
+        assert!((num_points - (9.0 - 1.0 / 4.5f64.powi(2))).abs() < 1e-5);
     }
 }

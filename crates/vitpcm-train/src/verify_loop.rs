@@ -216,6 +216,7 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
         side: config.crops.side,
         normalisation: info.normalisation,
         num_classes: job.classes.len(),
+        labels: config.crops.labels,
         device: job.device.clone(),
     };
     let validation = job.validation_images();

@@ -73,7 +73,7 @@ impl VerifyStep {
     fn losses(&self, batch: &CropBatch, of_blocks: &ParameterGradients) -> Result<Tensor> {
         let network = self.network.for_passes()?;
         // All scales first: what they are resized by is carried to a GPU, which waits for all work before it.
-        let pixels = batch.targets.iter().map(|target| at_scale(&batch.pixels, target.one_hot.dim(1)?));
+        let pixels = batch.targets.iter().map(|target| at_scale(&batch.pixels, target.shares.dim(1)?));
         let pixels = pixels.collect::<candle_core::Result<Vec<_>>>()?;
         let mut losses = Vec::with_capacity(NUM_LOSSES);
         let mut largest: Option<Tensor> = None;
@@ -104,8 +104,8 @@ fn at_scale(pixels: &Tensor, cells: usize) -> candle_core::Result<Tensor> {
     }
 }
 
-/// The mean over labelled points of −ln of their class's probability; 0 where there is none.
+/// The mean over points of −ln of their classes' probabilities; 0 where nothing is learned from.
 fn mean_loss(logits: &Tensor, target: &CropTarget) -> Result<Tensor> {
-    let sum = cross_entropy(logits, &target.one_hot)?.sum_all()?;
-    Ok((sum * (1.0 / target.num_labelled.max(1) as f64))?)
+    let sum = cross_entropy(logits, &target.shares)?.sum_all()?;
+    Ok((sum * target.num_points.max(1.0).recip())?)
 }
