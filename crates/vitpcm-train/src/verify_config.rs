@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn settings_from_before_colours_and_averages_are_those_without_them() {
-        let before = include_str!("../../../docs/runs/voc-verification.toml");
+        let before = include_str!("../../../docs/runs/voc-verification-second.toml");
         let config = VerifyConfig::from_toml(before).unwrap();
         assert_eq!((config.schedule.ema_decay, config.crops.colour_probability), (0.0, 0.0));
         let missing = VerifyConfig::from_toml(&before.replace("unsure_below = 0.0", "")).unwrap_err();
