@@ -130,6 +130,9 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         bail!("no image of {} has a mask of its name in {}", args.images.display(), args.masks.display());
     }
     let (config, backbone) = resolve(args, training.len(), session)?;
+    if config.crops.unsure_below > 0.0 {
+        check_scores(&args.masks, &training, &session.messages).map_err(usage)?;
+    }
     let (device, precision) = session.open_device()?;
     let job = VerifyJob {
         config,
@@ -199,6 +202,21 @@ fn paired(
         }
     }
     Ok(found.pairs)
+}
+
+/// Whether unsure pixels can be told: not without scores.
+fn check_scores(masks: &Path, training: &[MaskedImage], messages: &Messages) -> anyhow::Result<()> {
+    let without = training.iter().filter(|image| !image.scores.is_file()).count();
+    if without == training.len() {
+        bail!(
+            "{}: no mask has scores beside it, which unsure pixels are told by; `vitpcm segment --format png,npz` writes both",
+            masks.display()
+        );
+    }
+    if without > 0 {
+        messages.note(format!("{}: {without} masks have no scores and count in full", masks.display()));
+    }
+    Ok(())
 }
 
 /// The settings and the initial backbone, from what was typed and, when resuming, from what the run began with.

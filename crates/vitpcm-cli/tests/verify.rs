@@ -96,8 +96,31 @@ fn wrong_usage_is_told_with_what_was_expected() {
         ("--set=crops.sides=33", "sides"),
         ("--backbone=resnet18", "resnet101"),
         ("--masks=nowhere", "nowhere"),
+        ("--unsure=0.6", "segment --format png,npz"),
     ] {
         let (_, stderr) = check(verify(&data, &out, &[more]).spawn().unwrap(), 2);
         assert!(stderr.contains(part), "{more}: {stderr}");
     }
+}
+
+#[test]
+fn pixels_that_a_model_is_unsure_of_are_not_learned_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, pseudo) = (folder.path().join("data"), folder.path().join("pseudo"));
+    DrawnScenes { seed: 2, side: 40 }.write(&data, 6, 0).unwrap();
+    // To the embedded model drawn scenes are background, and of little of it is it sure to 0.99.
+    let mut segment = vitpcm();
+    segment.arg("segment").arg(data.join("images")).arg("--out").arg(&pseudo);
+    segment.args(["--quiet", "--no-report", "--device=cpu", "--size=112", "--no-tags", "--format=png,npz"]);
+    check(segment.spawn().unwrap(), 0);
+
+    let losses = |unsure: &str| {
+        let out = folder.path().join(format!("run{unsure}"));
+        let mut command = verify(&data, &out, &["--steps=1", "--batch=6", "--classes=voc", unsure]);
+        command.arg("--masks").arg(&pseudo).arg("--val-truth").arg(&pseudo);
+        check(command.spawn().unwrap(), 0);
+        let metrics = std::fs::read_to_string(out.join("metrics.csv")).unwrap();
+        metrics.lines().nth(1).unwrap().split(',').nth(4).unwrap().to_owned()
+    };
+    assert_ne!(losses("--unsure=0.99"), losses("--unsure=0"));
 }

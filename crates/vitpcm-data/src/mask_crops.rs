@@ -25,12 +25,15 @@ pub struct MaskedImage {
     pub image: PathBuf,
     /// Its mask, one class index a pixel.
     pub mask: PathBuf,
+    /// Where the mask's scores lie, if there are any.
+    pub scores: PathBuf,
 }
 
 impl MaskedImage {
     /// An image that is no longer there, or whose mask is not: loading it fails, and says so.
     pub fn gone(name: String) -> Self {
-        MaskedImage { name, image: PathBuf::new(), mask: PathBuf::new() }
+        let [image, mask, scores] = [const { PathBuf::new() }; 3];
+        MaskedImage { name, image, mask, scores }
     }
 }
 
@@ -49,8 +52,10 @@ pub struct MaskPairing {
 
 impl MaskPairing {
     /// Pairs the images of a folder with the PNG files of the same names in another; with `names` (a split's list)
-    /// only those.
+    /// only those. Scores are expected in the folder `npz` beside the masks, as `segment` writes them, or among them.
     pub fn find(images: &Path, masks: &Path, names: Option<&[String]>) -> Self {
+        let of_scores = Some(masks.join("npz")).filter(|folder| folder.is_dir());
+        let of_scores = of_scores.as_deref().unwrap_or(masks);
         let (files, problems) = find_images(images);
         let mut wanted: Option<BTreeSet<&str>> =
             names.map(|names| names.iter().map(String::as_str).collect());
@@ -62,8 +67,9 @@ impl MaskPairing {
                 continue;
             }
             let mask = masks.join(format!("{name}.png"));
+            let scores = of_scores.join(format!("{name}.npz"));
             match mask.is_file() {
-                true => found.pairs.push(MaskedImage { name, image: path, mask }),
+                true => found.pairs.push(MaskedImage { name, image: path, mask, scores }),
                 false => found.without_mask.push(name),
             }
         }
@@ -72,7 +78,7 @@ impl MaskPairing {
     }
 }
 
-/// Which pixels of a mask are not learned from, where its scores (`NAME.npz`) lie beside it.
+/// Which pixels of a mask are not learned from, where it has scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unsure {
     /// All are learned from.
@@ -149,9 +155,7 @@ impl CropMaker {
         }
         let labels = match self.unsure {
             Unsure::Kept => mask.into_labels(),
-            Unsure::Below(score) => {
-                sure_labels(mask, &pair.mask.with_extension("npz"), score, &options.limits)?
-            }
+            Unsure::Below(score) => sure_labels(mask, &pair.scores, score, &options.limits)?,
         };
         Ok(Decoded { size, rgb: image.into_raw(), labels })
     }
