@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const KERNELS: [&str; 13] = [
+const KERNELS: [&str; 14] = [
     "attention",
     "column_sums",
     "conv",
+    "cross_entropy",
     "depthwise",
     "elementwise",
     "flash_attention",

@@ -116,5 +116,11 @@ for name, dilation in [("depthwise", 1), ("depthwise_atrous", 2)]:
     case(name, lambda x, weight: functional.conv2d(x.permute(0, 3, 1, 2), weight.permute(2, 0, 1)[:, None],
          padding=dilation, dilation=dilation, groups=6).permute(0, 2, 3, 1),
          x=torch.randn(2, 5, 7, 6), weight=torch.randn(3, 3, 6))
+# Labels finer than the grid; the sixth is none.
+LABELS = torch.arange(2 * 13 * 11).reshape(2, 13, 11) * 7 % 6
+LABELS[LABELS == 5] = 255
+case("cross_entropy", lambda logits: functional.cross_entropy(functional.interpolate(logits.permute(0, 3, 1, 2),
+     size=(13, 11), mode="bilinear", align_corners=True), LABELS, ignore_index=255, reduction="none"),
+     logits=torch.randn(2, 4, 5, 5))
 
 save_file(tensors, pathlib.Path(__file__).with_name("ops.safetensors"))

@@ -1,4 +1,4 @@
-// Softmax over rows, a warp a row: of attention's scores in place, with rows padded, and of class scores; cross entropy.
+// Softmax over rows, a warp a row: of attention's scores in place, with rows padded, and of class scores.
 #include "values.cuh"
 
 // Rows of `columns` values, `stride` apart. What lies between is set to zero.
@@ -99,42 +99,6 @@ extern "C" __global__ void class_softmax(const float *x, float *y, index_t rows,
 extern "C" __global__ void class_softmax_backward(const float *y, const float *grad_y, float *grad_x, index_t rows,
                                                   int columns) {
     backward(y, grad_y, grad_x, rows, columns, columns, 1.0f);
-}
-
-// The largest of a row's logits, and ln Σ exp of their distances to it.
-__device__ __forceinline__ float2 log_sum(const float *logits, int classes) {
-    float largest = -INFINITY;
-    for (int i = threadIdx.x; i < classes; i += 32) largest = fmaxf(largest, logits[i]);
-    largest = warp_max(largest);
-    float sum = 0;
-    for (int i = threadIdx.x; i < classes; i += 32) sum += __expf(logits[i] - largest);
-    return make_float2(largest, logf(warp_sum(sum)));
-}
-
-extern "C" __global__ void cross_entropy(const float *logits, const float *targets, float *losses, index_t rows,
-                                         int classes) {
-    index_t row = (index_t)blockIdx.x * blockDim.y + threadIdx.y;
-    if (row >= rows) return;
-    logits += row * classes, targets += row * classes;
-    float2 found = log_sum(logits, classes);
-    float loss = 0;
-    for (int i = threadIdx.x; i < classes; i += 32) loss += targets[i] * (found.y - (logits[i] - found.x));
-    loss = warp_sum(loss);
-    if (threadIdx.x == 0) losses[row] = loss;
-}
-
-extern "C" __global__ void cross_entropy_backward(const float *logits, const float *targets, const float *grad_losses,
-                                                  float *grad_logits, index_t rows, int classes) {
-    index_t row = (index_t)blockIdx.x * blockDim.y + threadIdx.y;
-    if (row >= rows) return;
-    logits += row * classes, targets += row * classes;
-    float2 found = log_sum(logits, classes);
-    float total = 0;
-    for (int i = threadIdx.x; i < classes; i += 32) total += targets[i];
-    total = warp_sum(total);
-    for (int i = threadIdx.x; i < classes; i += 32)
-        grad_logits[row * classes + i] =
-            grad_losses[row] * (total * __expf(logits[i] - found.x - found.y) - targets[i]);
 }
 
 // Padding holds zeros in y and, multiplied by them, in the gradient.

@@ -6,6 +6,7 @@ use candle_core::{D, DType, Result, Tensor, bail};
 use crate::conv::{Activation, ConvNorm, Window};
 use crate::hv_bilstm::{HvBiLstmWeights, LstmWeights};
 use crate::max_pool::PoolWindows;
+use crate::resize::{ResizeRule, resize_grid};
 
 /// `x · weightᵀ + bias` over the last dimension.
 ///
@@ -157,11 +158,16 @@ pub(crate) fn depthwise(x: &Tensor, weight: &Tensor, dilation: usize) -> Result<
 }
 
 /// See [`crate::cross_entropy()`].
-pub(crate) fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+pub(crate) fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    let (_, rows, columns) = labels.dims3()?;
+    let logits = resize_grid(logits, rows, columns, ResizeRule::AlignCorners)?;
     // The maximum only guards against overflow; it has no part in the gradient.
     let shifted = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?.detach())?;
     let log_sum = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
-    (shifted.broadcast_sub(&log_sum)? * targets)?.sum(D::Minus1)?.neg()
+    let classes = Tensor::arange(0u32, logits.dim(D::Minus1)? as u32, logits.device())?;
+    let is_label =
+        labels.to_dtype(DType::U32)?.unsqueeze(3)?.broadcast_eq(&classes)?.to_dtype(logits.dtype())?;
+    (shifted.broadcast_sub(&log_sum)? * is_label)?.sum(D::Minus1)?.neg()
 }
 
 /// See [`crate::neighbour_sums()`].
@@ -311,9 +317,12 @@ mod tests {
                 );
             }
         }
-        let logits = [noise(&[2, 5, 7])];
-        let targets = noise(&[2, 5, 7]);
-        check(&logits, |v| cross_entropy(&v[0], &targets), |v| crate::cross_entropy(&v[0], &targets));
+        for size in [(4, 5), (13, 11), (1, 1)] {
+            let labels: Vec<u8> = (0..2 * size.0 * size.1).map(|i| [0, 6, 255, 3, 7, 1][i % 6]).collect();
+            let labels = Tensor::from_vec(labels, (2, size.0, size.1), &Device::Cpu).unwrap();
+            let logits = [noise(&[2, 4, 5, 7])];
+            check(&logits, |v| cross_entropy(&v[0], &labels), |v| crate::cross_entropy(&v[0], &labels));
+        }
         let products = [noise(&[2, 5, 6, 4 * 9])];
         check(&products, |v| neighbour_sums(&v[0], 2, &[2, 1]), |v| crate::neighbour_sums(&v[0], 2, &[2, 1]));
         let scores = [noise(&[2, 4, 5, 6])];

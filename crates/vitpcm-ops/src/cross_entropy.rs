@@ -1,89 +1,84 @@
-//! Cross entropy between scores of classes and what they should be.
+//! Cross entropy between scores of classes on a grid and labels, which may be finer than the grid.
 
-use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::composed;
-use crate::cpu::cross_entropy as kernels;
+use crate::cpu::cross_entropy::{self as kernels, LabelledGrid};
 #[cfg(feature = "cuda")]
 use crate::cuda::{self, View};
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
-/// `−Σ target · ln softmax(logits)` over the last dimension. Targets need not sum to one: where all are zero, nothing is
-/// lost and nothing learned. They get no gradient.
+/// −ln of the probability of each label, by logits that are resized to the labels bilinearly (the corners of both grids
+/// coincide); 0 where the label is none of the classes.
 ///
 /// # Shapes
-/// logits and targets `[..., classes]`; result `[...]`.
-pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
-    if logits.dims() != targets.dims() || logits.rank() == 0 {
-        bail!("cross_entropy: logits {:?} and targets {:?}", logits.dims(), targets.dims());
+/// logits `[B, H, W, classes]`; labels `[B, Y, X]`, u8; result `[B, Y, X]`, f32.
+pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
+    let ((batch, height, width, _), (images, rows, columns)) = (logits.dims4()?, labels.dims3()?);
+    let fits = [height, width, rows, columns].iter().all(|&size| size > 0) && batch == images;
+    if !fits || labels.dtype() != DType::U8 {
+        bail!(
+            "cross_entropy: logits {:?}, labels {:?} of {:?}",
+            logits.dims(),
+            labels.dims(),
+            labels.dtype()
+        );
     }
-    let targets = targets.detach();
-    let are_f32 = logits.dtype() == DType::F32 && targets.dtype() == DType::F32;
-    if !are_f32 || !has_kernels(&[logits, &targets]) {
-        return composed::cross_entropy(logits, &targets);
+    if logits.dtype() != DType::F32 || !has_kernels(&[logits]) {
+        return composed::cross_entropy(logits, labels);
     }
-    logits.contiguous()?.apply_op2(&targets.contiguous()?, CrossEntropy)
+    logits.contiguous()?.apply_op1(CrossEntropy { labels: labels.contiguous()? })
 }
 
-struct CrossEntropy;
+struct CrossEntropy {
+    labels: Tensor,
+}
 
-fn split(dims: &[usize]) -> (Shape, usize) {
-    match dims.split_last() {
-        Some((&classes, rows)) => (rows.into(), classes),
-        None => (().into(), 1),
+impl CrossEntropy {
+    fn grid(&self, logits: &[usize]) -> LabelledGrid {
+        let labels = self.labels.dims();
+        LabelledGrid { grid: [logits[1], logits[2]], size: [labels[1], labels[2]], classes: logits[3] }
+    }
+
+    fn labels_on_cpu(&self) -> Result<Vec<u8>> {
+        self.labels.flatten_all()?.to_vec1::<u8>()
     }
 }
 
-impl CustomOp2 for CrossEntropy {
+impl CustomOp1 for CrossEntropy {
     fn name(&self) -> &'static str {
         "cross-entropy"
     }
 
-    fn cpu_fwd(
-        &self,
-        logits: &CpuStorage,
-        logits_layout: &Layout,
-        targets: &CpuStorage,
-        targets_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (rows, classes) = split(logits_layout.dims());
-        let mut losses = output(rows.elem_count());
-        let (logits, targets) = (floats(logits, logits_layout)?, floats(targets, targets_layout)?);
-        kernels::forward(classes, logits, targets, &mut losses);
-        Ok((CpuStorage::F32(losses), rows))
+    fn cpu_fwd(&self, logits: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let mut losses = output(self.labels.elem_count());
+        let labels = self.labels_on_cpu()?;
+        kernels::forward(self.grid(layout.dims()), floats(logits, layout)?, &labels, &mut losses);
+        Ok((CpuStorage::F32(losses), self.labels.shape().clone()))
     }
 
     #[cfg(feature = "cuda")]
     fn cuda_fwd(
         &self,
         logits: &candle_core::CudaStorage,
-        logits_layout: &Layout,
-        targets: &candle_core::CudaStorage,
-        targets_layout: &Layout,
+        layout: &Layout,
     ) -> Result<(candle_core::CudaStorage, Shape)> {
-        let (rows, classes) = split(logits_layout.dims());
-        let (logits, targets) = (View::new(logits, logits_layout)?, View::new(targets, targets_layout)?);
-        Ok((cuda::softmax::cross_entropy(classes, &logits, &targets)?.into_storage(), rows))
+        let (grid, labels) = (self.grid(layout.dims()), View::of(&self.labels)?);
+        let losses = cuda::cross_entropy::forward(grid, &View::new(logits, layout)?, &labels)?;
+        Ok((losses.into_storage(), self.labels.shape().clone()))
     }
 
-    fn bwd(
-        &self,
-        logits: &Tensor,
-        targets: &Tensor,
-        _losses: &Tensor,
-        grad_losses: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (_, classes) = split(logits.dims());
-        let grad_losses = grad_losses.contiguous()?;
+    fn bwd(&self, logits: &Tensor, _losses: &Tensor, grad_losses: &Tensor) -> Result<Option<Tensor>> {
+        let (grid, grad_losses) = (self.grid(logits.dims()), grad_losses.contiguous()?);
         #[cfg(feature = "cuda")]
         if logits.device().is_cuda() {
-            let views = [View::of(logits)?, View::of(targets)?, View::of(&grad_losses)?];
-            let grad = cuda::softmax::cross_entropy_backward(classes, &views)?;
-            return Ok((Some(grad.into_tensor(logits.dims())), None));
+            let views = [View::of(logits)?, View::of(&self.labels)?, View::of(&grad_losses)?];
+            let grad = cuda::cross_entropy::backward(grid, &views)?;
+            return Ok(Some(grad.into_tensor(logits.dims())));
         }
-        let mut grad_logits = output(logits.elem_count());
-        let (scores, targets, grads) = (Floats::of(logits)?, Floats::of(targets)?, Floats::of(&grad_losses)?);
-        kernels::backward(classes, scores.get()?, targets.get()?, grads.get()?, &mut grad_logits);
-        Ok((Some(tensor(grad_logits, logits.dims())?), None))
+        let mut grad_logits = vec![0f32; logits.elem_count()];
+        let (scores, grads, labels) = (Floats::of(logits)?, Floats::of(&grad_losses)?, self.labels_on_cpu()?);
+        kernels::backward(grid, scores.get()?, &labels, grads.get()?, &mut grad_logits);
+        Ok(Some(tensor(grad_logits, logits.dims())?))
     }
 }

@@ -430,8 +430,15 @@ fn sums_of_neighbours_agree() {
 
 #[test]
 fn cross_entropies_agree() {
-    let targets = noise(&[5, 7, 21], 2);
-    check(EXACT, &[f32s(&[5, 7, 21], 1)], |v| ops::cross_entropy(&v[0], &targets.to_device(v[0].device())?));
+    for (grid, size, classes) in
+        [((5, 7), (5, 7), 21), ((5, 7), (33, 49), 21), ((4, 1), (9, 3), 81), ((3, 3), (1, 20), 200)]
+    {
+        let labels: Vec<u8> = (0..2 * size.0 * size.1).map(|i| [0, 20, 255, 3, 7, 77][i % 6]).collect();
+        let labels = Tensor::from_vec(labels, (2, size.0, size.1), &Device::Cpu).expect("labels");
+        check(EXACT, &[f32s(&[2, grid.0, grid.1, classes], 1)], |v| {
+            ops::cross_entropy(&v[0], &labels.to_device(v[0].device())?)
+        });
+    }
 }
 
 #[test]

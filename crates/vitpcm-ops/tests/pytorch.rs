@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use candle_core::{Device, Result, Tensor, Var};
 use vitpcm_ops::{
     Activation, ConvNorm, HvBiLstmWeights, LstmWeights, PoolWindows, Products, ResizeRule, SgdStep, Window,
-    attention, conv_norm, depthwise, hv_bilstm, layer_norm, linear, linear_gelu, max_over_grid, max_pool,
-    neighbour_sums, resize_grid, sgd_step, softmax, top_k_over_grid,
+    attention, conv_norm, cross_entropy, depthwise, hv_bilstm, layer_norm, linear, linear_gelu,
+    max_over_grid, max_pool, neighbour_sums, resize_grid, sgd_step, softmax, top_k_over_grid,
 };
 
 const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../reference/ops/ops.safetensors");
@@ -186,6 +186,16 @@ fn products_and_sums_of_neighbours_are_an_atrous_convolution() {
         let weight = inputs["weight"].reshape((4 * 9, 6))?;
         neighbour_sums(&linear(&inputs["x"], &weight, None)?, 4, &[3])
     });
+}
+
+#[test]
+fn cross_entropy_of_resized_logits_is_pytorchs() {
+    let label = |index: u32| match index * 7 % 6 {
+        5 => 255,
+        class => class as u8,
+    };
+    let labels = Tensor::from_vec((0..2 * 13 * 11).map(label).collect(), (2, 13, 11), &Device::Cpu).unwrap();
+    check("cross_entropy", |inputs| cross_entropy(&inputs["logits"], &labels));
 }
 
 #[test]

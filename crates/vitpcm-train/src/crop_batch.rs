@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use vitpcm_data::{Crop, CropLoader, LoadedCrop};
 use vitpcm_masks::IGNORE;
-use vitpcm_masks::resampling::{Alignment, Axis, nearest_indices};
+use vitpcm_masks::resampling::{Alignment, nearest_indices};
 use vitpcm_nets::Normalisation;
 use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 use vitpcm_ops::Uploader;
@@ -26,32 +26,30 @@ const AHEAD: usize = 2;
 pub struct CropBatch {
     /// Normalised, `[B, S, S, 3]`.
     pub pixels: Tensor,
-    /// For each of [`SCALES`] what the logits should be.
-    pub targets: Vec<CropTarget>,
+    /// What the logits of each of [`SCALES`] should be; one for all where pixels are compared.
+    targets: Vec<CropTarget>,
     /// The images' names, for messages.
     pub names: Vec<String>,
 }
 
-/// What the logits of a grid should be.
+/// What logits should be.
 #[derive(Debug, Clone)]
 pub struct CropTarget {
-    /// The share of each class at each point; they sum to less than one where pixels are not learned from, and to zero
-    /// where none is, `[B, G, G, classes]`.
-    pub shares: Tensor,
-    /// The sum of all shares: how many points are learned from.
-    pub num_points: f64,
+    /// Labels that the logits are resized to, 255 for "ignore", `[B, N, N]`, u8.
+    pub labels: Tensor,
+    /// How many of them are classes.
+    pub num_labelled: usize,
 }
 
-/// What a point of a grid stands for.
+/// Where logits are compared with labels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Labels {
-    /// The pixel that lies under it (DeepLabV2).
+pub enum CompareAt {
+    /// At the points of the network's grid, of every scale (DeepLabV2).
     #[default]
     Points,
-    /// The pixels around it, each as much as it would take from the point if logits were resized to the image: what is
-    /// thinner than the grid counts, and a wrong pixel counts little.
-    Areas,
+    /// At every pixel of the crop, to which the logits are resized (DeepLabV3): what is thinner than the grid counts.
+    Pixels,
 }
 
 /// Cells along a side of the grid of a crop seen at a scale.
@@ -65,8 +63,7 @@ impl CropBatch {
         crops: &[(String, Crop)],
         side: usize,
         normalisation: &Normalisation,
-        num_classes: usize,
-        labels: Labels,
+        compare_at: CompareAt,
         device: &Device,
     ) -> Result<Self> {
         let (count, len) = (crops.len(), 3 * side * side);
@@ -78,74 +75,51 @@ impl CropBatch {
                 }
             }
         });
-        let targets = SCALES.map(|scale| {
-            let cells = cells_at(side, scale);
-            let len = cells * cells * num_classes;
-            let mut shares = vec![0f32; count * len];
-            shares.par_chunks_exact_mut(len).zip(crops).for_each(|(shares, (_, crop))| match labels {
-                Labels::Points => at_points(&crop.labels, side, cells, shares),
-                Labels::Areas => over_areas(&crop.labels, side, cells, shares),
-            });
-            let num_points = shares
-                .par_chunks(len)
-                .map(|shares| shares.iter().map(|&share| f64::from(share)).sum::<f64>());
-            let num_points = num_points.collect::<Vec<_>>().iter().sum();
-            let shares = Tensor::from_vec(shares, (count, cells, cells, num_classes), device)?;
-            Ok(CropTarget { shares, num_points })
-        });
+        let target = |labels: Vec<u8>, len: usize| {
+            let num_labelled = labels.iter().filter(|&&label| label != IGNORE).count();
+            Ok(CropTarget { labels: Tensor::from_vec(labels, (count, len, len), device)?, num_labelled })
+        };
+        let targets: Result<Vec<CropTarget>> = match compare_at {
+            CompareAt::Pixels => {
+                let labels = crops.iter().flat_map(|(_, crop)| crop.labels.iter().copied());
+                [target(labels.collect(), side)].into_iter().collect()
+            }
+            CompareAt::Points => {
+                let at_scale = |scale: f64| {
+                    let points = nearest_indices(side, cells_at(side, scale), Alignment::AlignCorners);
+                    let under = |crop: &Crop| -> Vec<u8> {
+                        let at =
+                            |y: &usize| points.iter().map(|x| crop.labels[y * side + x]).collect::<Vec<_>>();
+                        points.iter().flat_map(at).collect()
+                    };
+                    target(crops.iter().flat_map(|(_, crop)| under(crop)).collect(), points.len())
+                };
+                SCALES.into_iter().map(at_scale).collect()
+            }
+        };
         Ok(Self {
             pixels: Tensor::from_vec(pixels, (count, side, side, 3), device)?,
-            targets: targets.into_iter().collect::<Result<_>>()?,
+            targets: targets?,
             names: crops.iter().map(|(name, _)| name.clone()).collect(),
         })
+    }
+
+    /// What the logits of a scale should be, by its place in [`SCALES`].
+    pub fn target(&self, scale: usize) -> &CropTarget {
+        &self.targets[scale.min(self.targets.len() - 1)]
     }
 
     /// The same batch in the device's memory.
     pub fn uploaded(self, uploader: &mut Uploader) -> Result<Self> {
         let pixels = uploader.upload(&self.pixels)?;
-        let target = |CropTarget { shares, num_points }: CropTarget| {
-            Ok(CropTarget { shares: uploader.upload(&shares)?, num_points })
+        let target = |CropTarget { labels, num_labelled }: CropTarget| {
+            Ok(CropTarget { labels: uploader.upload(&labels)?, num_labelled })
         };
         Ok(Self {
             pixels,
             targets: self.targets.into_iter().map(target).collect::<Result<_>>()?,
             names: self.names,
         })
-    }
-}
-
-/// The pixels under a grid's points, of `side × side` labels. `shares` holds zeros, `[cells, cells, classes]`.
-fn at_points(labels: &[u8], side: usize, cells: usize, shares: &mut [f32]) {
-    let num_classes = shares.len() / (cells * cells);
-    let points = nearest_indices(side, cells, Alignment::AlignCorners);
-    let under = points.iter().flat_map(|y| points.iter().map(move |x| labels[y * side + x]));
-    for (label, shares) in under.zip(shares.chunks_exact_mut(num_classes)) {
-        if label != IGNORE {
-            shares[usize::from(label)] = 1.0;
-        }
-    }
-}
-
-/// The pixels around a grid's points: resizing of the grid to the labels, transposed, with a sum of one at every point.
-fn over_areas(labels: &[u8], side: usize, cells: usize, shares: &mut [f32]) {
-    let num_classes = shares.len() / (cells * cells);
-    let axis = Axis::bilinear(cells, side, Alignment::AlignCorners);
-    let points_of = |pixel: usize| {
-        let (first, weights) = axis.taps(pixel);
-        weights.iter().enumerate().map(move |(step, weight)| (first + step, *weight))
-    };
-    let mut sums = vec![0f32; cells];
-    (0..side).flat_map(points_of).for_each(|(point, weight)| sums[point] += weight);
-    for (y, row) in labels.chunks_exact(side).enumerate() {
-        for (point_y, weight_y) in points_of(y) {
-            let weight_y = weight_y / sums[point_y];
-            for (x, &label) in row.iter().enumerate().filter(|(_, label)| **label != IGNORE) {
-                for (point_x, weight_x) in points_of(x) {
-                    let point = point_y * cells + point_x;
-                    shares[point * num_classes + usize::from(label)] += weight_y * weight_x / sums[point_x];
-                }
-            }
-        }
     }
 }
 
@@ -166,8 +140,7 @@ pub(crate) struct CropBatchMaker {
     pub(crate) batch: usize,
     pub(crate) side: usize,
     pub(crate) normalisation: Normalisation,
-    pub(crate) num_classes: usize,
-    pub(crate) labels: Labels,
+    pub(crate) compare_at: CompareAt,
     pub(crate) device: Device,
 }
 
@@ -202,8 +175,8 @@ impl CropBatchMaker {
                 let step = match crops.is_empty() {
                     true => Ok(step),
                     false => {
-                        let CropBatchMaker { side, normalisation, num_classes, labels, .. } = &maker;
-                        CropBatch::new(&crops, *side, normalisation, *num_classes, *labels, &Device::Cpu)
+                        let CropBatchMaker { side, normalisation, compare_at, .. } = &maker;
+                        CropBatch::new(&crops, *side, normalisation, *compare_at, &Device::Cpu)
                             .and_then(|batch| batch.uploaded(&mut uploader))
                             .map(|batch| StepCrops { batch: Some(batch), ..step })
                     }
@@ -234,21 +207,16 @@ mod tests {
         labels[16 * 17 + 16] = IGNORE;
         let crop = Crop { pixels: vec![0.0; 3 * 17 * 17], labels };
         let crops = [("a".to_owned(), crop)];
-        let target = |labels: Labels| {
-            let batch = CropBatch::new(&crops, 17, &Normalisation::HALF, 2, labels, &Device::Cpu).unwrap();
-            let target = &batch.targets[0];
-            (target.shares.get(0).unwrap().to_vec3::<f32>().unwrap(), target.num_points)
+        let target = |compare_at: CompareAt, scale: usize| {
+            let batch = CropBatch::new(&crops, 17, &Normalisation::HALF, compare_at, &Device::Cpu).unwrap();
+            let target = batch.target(scale);
+            (target.labels.get(0).unwrap().to_vec2::<u8>().unwrap(), target.num_labelled)
         };
-        let (shares, num_points) = target(Labels::Points);
-        assert_eq!(num_points, 8.0);
-        assert_eq!((shares[0][0].as_slice(), shares[1][2].as_slice()), (&[1.0, 0.0][..], &[0.0, 1.0][..]));
-        assert_eq!(shares[2][2], [0.0, 0.0]);
-
-        // Around a point at the edge lie 8 pixels on one side: weights 1, 7/8, … 1/8 along it, of which the pixel under the
-        // point has 1 of 4.5; along the other axis, 1 of 8.
-        let (shares, num_points) = target(Labels::Areas);
-        assert!(shares[0][0][0] > 0.9999 && (shares[1][2][1] - 1.0 / 36.0).abs() < 1e-6, "{shares:?}");
-        assert!((shares[2][2].iter().sum::<f32>() - (1.0 - 1.0 / 4.5f32.powi(2))).abs() < 1e-6);
-        assert!((num_points - (9.0 - 1.0 / 4.5f64.powi(2))).abs() < 1e-5);
+        assert_eq!(target(CompareAt::Points, 0), (vec![vec![0, 0, 0], vec![0, 0, 1], vec![0, 0, IGNORE]], 8));
+        assert_eq!(target(CompareAt::Points, 2), (vec![vec![0, 0], vec![0, IGNORE]], 3));
+        for scale in 0..SCALES.len() {
+            let (labels, num_labelled) = target(CompareAt::Pixels, scale);
+            assert_eq!((labels.len(), labels[8][16], num_labelled), (17, 1, 17 * 17 - 1));
+        }
     }
 }

@@ -7,7 +7,7 @@ use vitpcm_nets::Normalisation;
 use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 
 use crate::config::LoaderConfig;
-use crate::crop_batch::Labels;
+use crate::crop_batch::CompareAt;
 use crate::error::{Result, TrainError};
 use crate::settings;
 
@@ -53,9 +53,9 @@ pub struct CropsConfig {
     /// Pixels whose class has a lower score than this are not learned from, where `NAME.npz` lies beside the mask; 0 for
     /// all pixels.
     pub unsure_below: f32,
-    /// What the points of the network's grid are compared with (DeepLabV2: points).
+    /// Where logits are compared with labels (DeepLabV2: points).
     #[serde(default)]
-    pub labels: Labels,
+    pub compare_at: CompareAt,
     /// Probability that a crop's colours are changed (DeepLabV2: 0).
     #[serde(default)]
     pub colour_probability: f32,
@@ -113,7 +113,7 @@ impl Default for VerifyConfig {
                 scales: [0.5, 1.5],
                 flip_probability: 0.5,
                 unsure_below: 0.0,
-                labels: Labels::Points,
+                compare_at: CompareAt::Points,
                 colour_probability: 0.0,
                 colour: ColourChange::default(),
             },

@@ -215,8 +215,7 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
         batch: config.schedule.batch,
         side: config.crops.side,
         normalisation: info.normalisation,
-        num_classes: job.classes.len(),
-        labels: config.crops.labels,
+        compare_at: config.crops.compare_at,
         device: job.device.clone(),
     };
     let validation = job.validation_images();

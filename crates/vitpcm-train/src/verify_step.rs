@@ -7,7 +7,7 @@ use vitpcm_nets::resnet::is_frozen_norm;
 use vitpcm_nets::{DeepLab, DeepLabConfig, ParameterGradients, Parameters, Precision};
 use vitpcm_ops::{ResizeRule, cross_entropy, resize_grid};
 
-use crate::crop_batch::{CropBatch, CropTarget, SCALES};
+use crate::crop_batch::{CropBatch, CropTarget, SCALES, cells_at};
 use crate::error::Result;
 
 /// Losses of a step: one a scale, one of the largest logits.
@@ -73,13 +73,13 @@ impl VerifyStep {
     fn losses(&self, batch: &CropBatch, of_blocks: &ParameterGradients) -> Result<Tensor> {
         let network = self.network.for_passes()?;
         // All scales first: what they are resized by is carried to a GPU, which waits for all work before it.
-        let pixels = batch.targets.iter().map(|target| at_scale(&batch.pixels, target.shares.dim(1)?));
-        let pixels = pixels.collect::<candle_core::Result<Vec<_>>>()?;
+        let side = batch.pixels.dim(1)?;
+        let pixels = SCALES.map(|scale| at_scale(&batch.pixels, cells_at(side, scale)));
         let mut losses = Vec::with_capacity(NUM_LOSSES);
         let mut largest: Option<Tensor> = None;
-        for (target, pixels) in batch.targets.iter().zip(pixels) {
-            let logits = network.forward(&pixels, Some(of_blocks))?;
-            losses.push(mean_loss(&logits, target)?);
+        for (scale, pixels) in pixels.into_iter().enumerate() {
+            let logits = network.forward(&pixels?, Some(of_blocks))?;
+            losses.push(mean_loss(&logits, batch.target(scale))?);
             largest = Some(match largest {
                 None => logits,
                 Some(largest) => {
@@ -88,8 +88,8 @@ impl VerifyStep {
                 }
             });
         }
-        if let (Some(largest), Some(target)) = (largest, batch.targets.first()) {
-            losses.push(mean_loss(&largest, target)?);
+        if let Some(largest) = largest {
+            losses.push(mean_loss(&largest, batch.target(0))?);
         }
         Ok(Tensor::stack(&losses, 0)?)
     }
@@ -104,8 +104,8 @@ fn at_scale(pixels: &Tensor, cells: usize) -> candle_core::Result<Tensor> {
     }
 }
 
-/// The mean over points of −ln of their classes' probabilities; 0 where nothing is learned from.
+/// The mean over all labels of −ln of their class's probability; 0 where there is none.
 fn mean_loss(logits: &Tensor, target: &CropTarget) -> Result<Tensor> {
-    let sum = cross_entropy(logits, &target.shares)?.sum_all()?;
-    Ok((sum * target.num_points.max(1.0).recip())?)
+    let sum = cross_entropy(logits, &target.labels)?.sum_all()?;
+    Ok((sum * (1.0 / target.num_labelled.max(1) as f64))?)
 }

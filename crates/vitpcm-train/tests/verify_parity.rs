@@ -9,7 +9,7 @@ use vitpcm_data::Crop;
 use vitpcm_nets::{
     DeepLab, DeepLabConfig, Normalisation, ParameterShape, Parameters, Precision, ResNetConfig, StrideOn,
 };
-use vitpcm_train::crop_batch::{CropBatch, Labels};
+use vitpcm_train::crop_batch::{CompareAt, CropBatch};
 use vitpcm_train::verify_step::VerifyStep;
 
 const EXPECTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../reference/deeplab/expected.safetensors");
@@ -93,7 +93,7 @@ fn the_losses_and_gradients_of_a_step_are_pytorchs() {
         .collect();
     // The formula's pixels are normalised already.
     let as_they_are = Normalisation { mean: [0.0; 3], std: [1.0 / 255.0; 3] };
-    let batch = CropBatch::new(&crops, SIDE, &as_they_are, 3, Labels::Points, &Device::Cpu).unwrap();
+    let batch = CropBatch::new(&crops, SIDE, &as_they_are, CompareAt::Points, &Device::Cpu).unwrap();
     let step = VerifyStep::new(&config(StrideOn::Second), Precision::F32, parameters()).unwrap();
     let (losses, gradients) = step.gradients(&batch).unwrap();
     assert_close(&Tensor::new(&losses.0, &Device::Cpu).unwrap(), "losses");

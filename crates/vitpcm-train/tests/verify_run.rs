@@ -8,7 +8,7 @@ use vitpcm::{Device, Precision, Segmenter, SegmenterOptions, Supervision};
 use vitpcm_data::{Crop, Dataset, DrawnScenes, ImageLimits, MaskPairing, OpenOptions, Random};
 use vitpcm_masks::Classes;
 use vitpcm_nets::{DeepLabConfig, Normalisation, ResNetVariant, WeightFile};
-use vitpcm_train::crop_batch::{CropBatch, Labels};
+use vitpcm_train::crop_batch::{CompareAt, CropBatch};
 use vitpcm_train::sgd::Sgd;
 use vitpcm_train::verify_step::VerifyStep;
 use vitpcm_train::{
@@ -162,7 +162,7 @@ fn a_deep_network_from_nothing_learns_at_the_usual_rate() {
     };
     let crops = [(String::new(), crop()), (String::new(), crop())];
     let batch =
-        CropBatch::new(&crops, SIDE, &Normalisation::IMAGENET, 2, Labels::Points, &Device::Cpu).unwrap();
+        CropBatch::new(&crops, SIDE, &Normalisation::IMAGENET, CompareAt::Points, &Device::Cpu).unwrap();
     let network = DeepLabConfig::new(ResNetVariant::named("resnet50").unwrap().config(), 2);
     let mut parameters = network.initial_head(0, &Device::Cpu).unwrap();
     parameters.extend(network.initial_backbone(0, &Device::Cpu).unwrap());

@@ -22,6 +22,7 @@ macro_rules! module {
 module!(ATTENTION, "attention");
 module!(COLUMN_SUMS, "column_sums");
 module!(CONV, "conv");
+module!(CROSS_ENTROPY, "cross_entropy");
 module!(DEPTHWISE, "depthwise");
 module!(ELEMENTWISE, "elementwise");
 module!(FLASH_ATTENTION, "flash_attention");
@@ -86,6 +87,8 @@ pub(crate) enum Argument {
     Walk([i32; 8]),
     /// The members of `struct Geometry` of `conv.cu` or `neighbour_sums.cu`.
     Geometry([i32; 9]),
+    /// The members of `struct LabelledGrid` of `cross_entropy.cu`.
+    LabelledGrid([i32; 5]),
     /// The members of `struct AdamParameters` of `elementwise.cu`.
     AdamParameters(Box<[[u64; ADAM_PARAMETERS]; 5]>),
 }
@@ -112,6 +115,7 @@ pub(crate) unsafe fn launch(
             Argument::Float(value) => builder.arg(value),
             Argument::Walk(value) => builder.arg(value),
             Argument::Geometry(value) => builder.arg(value),
+            Argument::LabelledGrid(value) => builder.arg(value),
             Argument::AdamParameters(value) => builder.arg(&**value),
         };
     }

@@ -36,6 +36,7 @@ impl<'a> View<'a> {
             CudaStorageSlice::F32(slice) => slice.device_ptr(&stream).0,
             CudaStorageSlice::BF16(slice) => slice.device_ptr(&stream).0,
             CudaStorageSlice::U32(slice) => slice.device_ptr(&stream).0,
+            CudaStorageSlice::U8(slice) => slice.device_ptr(&stream).0,
             _ => bail!("a CUDA kernel was given values of {:?}", storage.dtype()),
         };
         Ok(Self {

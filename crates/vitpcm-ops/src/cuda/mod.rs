@@ -6,6 +6,7 @@ pub(crate) mod adam;
 pub(crate) mod attention;
 pub(crate) mod column_sums;
 pub(crate) mod conv;
+pub(crate) mod cross_entropy;
 pub(crate) mod depthwise;
 mod device;
 pub(crate) mod elementwise;
