@@ -55,7 +55,7 @@ pub(crate) fn backward_x(shape: LinearShape, weight: &View<'_>, grad_y: &View<'_
     Ok(grad_x)
 }
 
-/// Writes the gradient of x, or adds it to what is there.
+/// Writes the gradient of x, or adds it to what is there; nothing else may read or write `grad_x` meanwhile.
 pub(crate) fn x_product(
     shape: LinearShape,
     weight: &View<'_>,
@@ -80,7 +80,7 @@ pub(crate) fn backward_weight(shape: LinearShape, x: &View<'_>, grad_y: &View<'_
     Ok(grad_weight)
 }
 
-/// Writes the gradient of the weight, or adds it to what is there.
+/// Writes the gradient of the weight, or adds it to what is there; nothing else may read or write it meanwhile.
 pub(crate) fn weight_product(
     shape: LinearShape,
     x: &View<'_>,
