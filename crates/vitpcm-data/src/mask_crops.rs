@@ -32,8 +32,7 @@ pub struct MaskedImage {
 impl MaskedImage {
     /// An image that is no longer there, or whose mask is not: loading it fails, and says so.
     pub fn gone(name: String) -> Self {
-        let [image, mask, scores] = [const { PathBuf::new() }; 3];
-        MaskedImage { name, image, mask, scores }
+        MaskedImage { name, image: PathBuf::new(), mask: PathBuf::new(), scores: PathBuf::new() }
     }
 }
 
