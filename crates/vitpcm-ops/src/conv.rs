@@ -9,6 +9,7 @@ use crate::cpu::conv::ConvShape;
 use crate::cpu::simd::SimdPath;
 #[cfg(feature = "cuda")]
 use crate::cuda::{self, View};
+use crate::one_node::sum;
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
 /// Where a convolution looks.
@@ -235,13 +236,6 @@ pub(crate) enum Residual {
     None,
     /// It does.
     Trained,
-}
-
-fn sum(gradient: Tensor, onto: Option<Tensor>) -> Result<Tensor> {
-    match onto {
-        Some(onto) => gradient + onto,
-        None => Ok(gradient),
-    }
 }
 
 fn result_shape(shape: &ConvShape) -> Shape {

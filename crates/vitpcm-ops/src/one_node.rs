@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Storage, Tensor, TensorId, Var, bail};
 
 /// The gradients of parameters that operations hand over directly.
@@ -16,11 +17,24 @@ impl ParameterGradients {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The gradient of each variable, [taken](Self::take) from here or read from the graph's store; zeros for one that has
+    /// no part in the losses, so that it stays where it is.
+    pub fn take_all<'a>(
+        &self,
+        store: &GradStore,
+        variables: impl Iterator<Item = &'a Tensor>,
+    ) -> Result<Vec<Tensor>> {
+        let handed_over = self.take();
+        let gradient =
+            |variable: &Tensor| match handed_over.get(&variable.id()).or_else(|| store.get(variable)) {
+                Some(gradient) => Ok(gradient.detach()),
+                None => variable.zeros_like(),
+            };
+        variables.map(gradient).collect()
+    }
+
     pub(crate) fn add(&self, parameter: &Tensor, gradient: Tensor) -> Result<()> {
-        self.add_onto(parameter, |before| match before {
-            Some(before) => before + gradient,
-            None => Ok(gradient),
-        })
+        self.add_onto(parameter, |before| sum(gradient, before))
     }
 
     /// Replaces a parameter's gradient so far, if any, by the sum that `add` makes of it.
@@ -33,6 +47,14 @@ impl ParameterGradients {
         let sum = add(gradients.remove(&parameter.id()))?;
         gradients.insert(parameter.id(), sum);
         Ok(())
+    }
+}
+
+/// A gradient and what was there before, if anything.
+pub(crate) fn sum(gradient: Tensor, before: Option<Tensor>) -> Result<Tensor> {
+    match before {
+        Some(before) => before + gradient,
+        None => Ok(gradient),
     }
 }
 

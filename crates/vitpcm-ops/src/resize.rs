@@ -4,7 +4,7 @@
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
 use crate::composed;
-use crate::cpu::resize::Taps;
+use crate::cpu::resize::{Between, Taps};
 use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
 
 /// Where the samples of a resized grid lie.
@@ -81,24 +81,19 @@ pub(crate) fn sampling_matrix(from: usize, to: usize, rule: ResizeRule) -> Vec<f
             ResizeRule::HalfPixel if to < from => fill_triangle(row, position, from as f64 / to as f64),
             ResizeRule::HalfPixel | ResizeRule::HalfPixelUnfiltered => {
                 let source = (position as f64 + 0.5) * from as f64 / to as f64 - 0.5;
-                fill_between_two(row, source);
+                fill_between_two(row, Between::at(source, from));
             }
             ResizeRule::AlignCorners => {
-                let step = if to > 1 { (from - 1) as f64 / (to - 1) as f64 } else { 0.0 };
-                fill_between_two(row, position as f64 * step);
+                fill_between_two(row, Between::corners(position, to, from));
             }
         }
     }
     matrix
 }
 
-fn fill_between_two(row: &mut [f32], source: f64) {
-    let last = row.len() - 1;
-    let source = source.clamp(0.0, last as f64);
-    let before = source.floor() as usize;
-    let share = source - before as f64;
-    row[before] += (1.0 - share) as f32;
-    row[(before + 1).min(last)] += share as f32;
+fn fill_between_two(row: &mut [f32], Between { first, second, share }: Between) {
+    row[first] += (1.0 - share) as f32;
+    row[second] += share as f32;
 }
 
 /// A triangle of half-width `scale` around the centre of output cell `position`, normalised within the grid.

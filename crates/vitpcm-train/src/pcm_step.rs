@@ -129,15 +129,8 @@ impl PcmStep {
             let of_blocks = ParameterGradients::default();
             let tensors = self.loss_tensors(batch, dropout, &of_blocks)?;
             let store = (&tensors.total * share)?.backward()?;
-            let of_blocks = of_blocks.take();
-            let handed_over =
-                |variable: &Tensor| of_blocks.get(&variable.id()).or_else(|| store.get(variable));
-            let gradient = |(_, variable): &(String, Var)| match handed_over(variable.as_tensor()) {
-                Some(gradient) => Ok(gradient.detach()),
-                // A parameter that has no part in the losses stays where it is.
-                None => Ok(variable.as_tensor().zeros_like()?),
-            };
-            let gradients = self.variables.iter().map(gradient).collect::<Result<Vec<_>>>()?;
+            let variables = self.variables.iter().map(|(_, variable)| variable.as_tensor());
+            let gradients = of_blocks.take_all(&store, variables)?;
             sums = Some(match sums {
                 None => gradients,
                 Some(sums) => sums

@@ -56,14 +56,8 @@ impl VerifyStep {
             let of_blocks = ParameterGradients::default();
             let losses = self.losses(batch, &of_blocks)?;
             let store = losses.sum_all()?.backward()?;
-            let of_blocks = of_blocks.take();
-            let handed_over =
-                |variable: &Tensor| of_blocks.get(&variable.id()).or_else(|| store.get(variable));
-            let gradient = |(_, variable): &(String, Var)| match handed_over(variable.as_tensor()) {
-                Some(gradient) => Ok(gradient.detach()),
-                None => Ok(variable.as_tensor().zeros_like()?),
-            };
-            let gradients = self.variables.iter().map(gradient).collect::<Result<Vec<_>>>()?;
+            let variables = self.variables.iter().map(|(_, variable)| variable.as_tensor());
+            let gradients = of_blocks.take_all(&store, variables)?;
             let values = losses.to_vec1::<f32>()?;
             Ok((VerifyLosses(std::array::from_fn(|index| values[index])), gradients))
         })

@@ -3,6 +3,8 @@
 
 use rayon::prelude::*;
 
+use super::resize::Between;
+
 /// Sizes of a grid of logits and of its labels.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LabelledGrid {
@@ -13,39 +15,25 @@ pub(crate) struct LabelledGrid {
     pub(crate) classes: usize,
 }
 
-/// The two points of an axis between which a label lies, and its share of the second.
-#[derive(Clone, Copy)]
-struct Between {
-    first: usize,
-    second: usize,
-    share: f32,
+fn between_all(labels: usize, points: usize) -> Vec<Between> {
+    (0..labels).map(|label| Between::corners(label, labels, points)).collect()
 }
 
-impl Between {
-    fn new(label: usize, labels: usize, points: usize) -> Self {
-        let step = if labels > 1 { (points - 1) as f64 / (labels - 1) as f64 } else { 0.0 };
-        let position = label as f64 * step;
-        let first = (position.floor() as usize).min(points - 1);
-        Self { first, second: (first + 1).min(points - 1), share: (position - first as f64) as f32 }
+/// The values, `mixed.len()` a point, of a sample.
+fn mix(between: Between, values: &[f32], mixed: &mut [f32]) {
+    let (len, share) = (mixed.len(), between.share as f32);
+    let [first, second] = [between.first, between.second].map(|point| &values[point * len..][..len]);
+    for ((mixed, first), second) in mixed.iter_mut().zip(first).zip(second) {
+        *mixed = first + share * (second - first);
     }
+}
 
-    fn all(labels: usize, points: usize) -> Vec<Self> {
-        (0..labels).map(|label| Self::new(label, labels, points)).collect()
-    }
-
-    fn mix(&self, values: &[f32], len: usize, mixed: &mut [f32]) {
-        let [first, second] = [self.first, self.second].map(|point| &values[point * len..][..len]);
-        for ((mixed, first), second) in mixed.iter_mut().zip(first).zip(second) {
-            *mixed = first + self.share * (second - first);
-        }
-    }
-
-    /// The way back of [`Between::mix`].
-    fn add(&self, grads: &[f32], values: &mut [f32]) {
-        for (point, weight) in [(self.first, 1.0 - self.share), (self.second, self.share)] {
-            let values = values[point * grads.len()..].iter_mut();
-            values.zip(grads).for_each(|(value, grad)| *value += weight * grad);
-        }
+/// The way back of [`mix`].
+fn add(between: Between, grads: &[f32], values: &mut [f32]) {
+    let share = between.share as f32;
+    for (point, weight) in [(between.first, 1.0 - share), (between.second, share)] {
+        let values = values[point * grads.len()..].iter_mut();
+        values.zip(grads).for_each(|(value, grad)| *value += weight * grad);
     }
 }
 
@@ -66,16 +54,16 @@ fn softmax(logits: &mut [f32], label: usize) -> f32 {
 /// logits `[B, grid, classes]`; labels and losses `[B, size]`.
 pub(crate) fn forward(shape: LabelledGrid, logits: &[f32], labels: &[u8], losses: &mut [f32]) {
     let LabelledGrid { grid: [height, width], size: [rows, columns], classes } = shape;
-    let (across, line_len) = (Between::all(columns, width), width * classes);
+    let (across, line_len) = (between_all(columns, width), width * classes);
     let lines = losses.par_chunks_exact_mut(columns).zip(labels.par_chunks_exact(columns));
     lines.enumerate().for_each(|(index, (losses, labels))| {
         let image = &logits[index / rows * height * line_len..][..height * line_len];
         let (mut line, mut scores) = (vec![0f32; line_len], vec![0f32; classes]);
-        Between::new(index % rows, rows, height).mix(image, line_len, &mut line);
+        mix(Between::corners(index % rows, rows, height), image, &mut line);
         for ((loss, &label), between) in losses.iter_mut().zip(labels).zip(&across) {
             *loss = 0.0;
             if usize::from(label) < classes {
-                between.mix(&line, classes, &mut scores);
+                mix(*between, &line, &mut scores);
                 *loss = softmax(&mut scores, usize::from(label));
             }
         }
@@ -91,7 +79,7 @@ pub(crate) fn backward(
     grad_logits: &mut [f32],
 ) {
     let LabelledGrid { grid: [height, width], size: [rows, columns], classes } = shape;
-    let (down, across) = (Between::all(rows, height), Between::all(columns, width));
+    let (down, across) = (between_all(rows, height), between_all(columns, width));
     let line_len = width * classes;
     let images = logits.par_chunks_exact(height * line_len).zip(labels.par_chunks_exact(rows * columns));
     let images = images.zip(grad_losses.par_chunks_exact(rows * columns));
@@ -101,19 +89,19 @@ pub(crate) fn backward(
             let mut scores = vec![0f32; classes];
             let lines = labels.chunks_exact(columns).zip(grad_losses.chunks_exact(columns));
             for ((labels, grad_losses), between_rows) in lines.zip(&down) {
-                between_rows.mix(image, line_len, &mut line);
+                mix(*between_rows, image, &mut line);
                 grad_line.fill(0.0);
                 for ((&label, grad_loss), between) in labels.iter().zip(grad_losses).zip(&across) {
                     let label = usize::from(label);
                     if label < classes {
-                        between.mix(&line, classes, &mut scores);
+                        mix(*between, &line, &mut scores);
                         softmax(&mut scores, label);
                         scores[label] -= 1.0;
                         scores.iter_mut().for_each(|grad| *grad *= grad_loss);
-                        between.add(&scores, &mut grad_line);
+                        add(*between, &scores, &mut grad_line);
                     }
                 }
-                between_rows.add(&grad_line, grad_image);
+                add(*between_rows, &grad_line, grad_image);
             }
         },
     );

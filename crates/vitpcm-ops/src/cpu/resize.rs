@@ -3,6 +3,30 @@
 
 use rayon::prelude::*;
 
+/// The two points of an axis between which a sample lies, and its share of the second.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Between {
+    pub(crate) first: usize,
+    pub(crate) second: usize,
+    pub(crate) share: f64,
+}
+
+impl Between {
+    /// A sample at a place along `points` points; beyond the outer ones it is theirs.
+    pub(crate) fn at(place: f64, points: usize) -> Self {
+        let last = points - 1;
+        let place = place.clamp(0.0, last as f64);
+        let first = place.floor() as usize;
+        Self { first, second: (first + 1).min(last), share: place - first as f64 }
+    }
+
+    /// A sample of `samples` whose corners coincide with those of `points` points.
+    pub(crate) fn corners(sample: usize, samples: usize, points: usize) -> Self {
+        let step = if samples > 1 { (points - 1) as f64 / (samples - 1) as f64 } else { 0.0 };
+        Self::at(sample as f64 * step, points)
+    }
+}
+
 /// For each output position, the input positions it mixes and their weights.
 #[derive(Debug, Clone)]
 pub(crate) struct Taps {
