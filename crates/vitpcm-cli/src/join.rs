@@ -27,6 +27,9 @@ pub(crate) struct Args {
     /// How much less is much less: classes of which the first has less than this share of the second's pixels are completed
     #[arg(long, value_name = "X", default_value_t = 0.6)]
     share: f64,
+    /// Instead: only what both say; where they differ it is left open (255), and nothing is learned from it
+    #[arg(long, conflicts_with = "share")]
+    agreed: bool,
 }
 
 pub(crate) fn join(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
@@ -90,9 +93,12 @@ fn class_list(args: &Args) -> anyhow::Result<Option<String>> {
 
 fn join_one(args: &Args, pair: &MaskPair) -> anyhow::Result<()> {
     let (first, second) = (&pair.prediction, &pair.truth);
-    let joined = read_label_png(first)?
-        .joined(&read_label_png(second)?, args.share)
-        .with_context(|| format!("{} and {}", first.display(), second.display()))?;
+    let (own, other) = (read_label_png(first)?, read_label_png(second)?);
+    let joined = match args.agreed {
+        true => own.agreed(&other),
+        false => own.joined(&other, args.share),
+    }
+    .with_context(|| format!("{} and {}", first.display(), second.display()))?;
     let to = args.out.join(first.strip_prefix(&args.first).unwrap_or(first));
     if let Some(folder) = to.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;

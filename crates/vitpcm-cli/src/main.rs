@@ -21,6 +21,7 @@ mod live_run;
 mod man;
 mod mask_exports;
 mod mask_formats;
+mod model_average;
 mod model_convert;
 mod model_inspect;
 mod model_random;
@@ -111,6 +112,8 @@ enum ModelCommand {
     Inspect(model_inspect::Args),
     /// Write a model in less space
     Convert(model_convert::Args),
+    /// One model from several trainings of the same network: the mean of their weights
+    Average(model_average::Args),
     /// Write an untrained model, to measure time and memory with
     Random(model_random::Args),
 }
@@ -167,6 +170,7 @@ fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcom
         Command::Data(DataCommand::Inspect(args)) => data_inspect::inspect(&args, &session),
         Command::Model(ModelCommand::Inspect(args)) => model_inspect::inspect(&args),
         Command::Model(ModelCommand::Convert(args)) => model_convert::convert(&args, &session),
+        Command::Model(ModelCommand::Average(args)) => model_average::average(&args, &session),
         Command::Model(ModelCommand::Random(args)) => model_random::random(&args, &session),
     }
 }

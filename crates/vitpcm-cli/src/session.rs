@@ -81,10 +81,21 @@ impl<'a> Session<'a> {
     pub(crate) fn open_device(&self) -> anyhow::Result<(Device, Precision)> {
         // One GPU a rank, where the launcher has not hidden all others from it.
         let own = match self.device {
-            DeviceName::Best | DeviceName::Cuda(0) => DeviceName::Cuda(self.ranks.local_rank()).open().ok(),
+            DeviceName::Best | DeviceName::Cuda(0) => Some(DeviceName::Cuda(self.ranks.local_rank()).open()),
             _ => None,
         };
-        let device = own.map_or_else(|| self.device.open(), Ok).map_err(usage)?;
+        let device = match own {
+            Some(Ok(gpu)) => gpu,
+            Some(Err(error)) if self.device == DeviceName::Best => {
+                let device = self.device.open().map_err(usage)?;
+                // A build for GPUs is run for a GPU: without a word, hours would pass before anyone looks.
+                if cfg!(feature = "cuda") && device.is_cpu() {
+                    self.messages.note(format_args!("{error}: the CPU computes"));
+                }
+                device
+            }
+            _ => self.device.open().map_err(usage)?,
+        };
         let precision = self.precision.unwrap_or_else(|| suitable_precision(&device));
         if precision == Precision::Bf16 && !device.is_cuda() {
             return Err(usage(anyhow!("--precision bf16 needs an NVIDIA GPU (--device cuda)")));

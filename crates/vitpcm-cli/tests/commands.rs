@@ -258,6 +258,8 @@ fn join_completes_what_the_first_masks_hold_little_of() {
     let labels = |name: &str| read_label_png(&Path::new(&out).join(name)).unwrap().into_labels();
     assert_eq!((labels("a.png"), labels("deeper/b.png")), (vec![1, 1, 1, 0], vec![1, 1, 0, 0]));
     assert_eq!(std::fs::read_to_string(folder.path("out/classes.txt")).unwrap(), "cat\n");
+    check(&["join", &first, &second, "--agreed", "--out", &out], 0);
+    assert_eq!((labels("a.png"), labels("deeper/b.png")), (vec![1, 255, 255, 0], vec![1, 1, 255, 0]));
 
     // Of three masks one has no partner and one another size: both are named, the third is there.
     folder.mask("first/alone.png", 4, &[0; 4]);
@@ -283,6 +285,40 @@ fn model_inspect_tells_models_from_other_files() {
     assert_eq!(json(&stdout)["kind"], "model");
     let (_, stderr) = check(&["model", "inspect", &folder.text("names.txt")], 3);
     assert!(stderr.contains("names.txt"), "{stderr}");
+}
+
+#[test]
+fn the_mean_of_models_is_between_them_and_other_networks_are_refused() {
+    let folder = Folder::with_scenes_and_model();
+    let path = |name: &str| folder.text(name);
+    let random = |name: &str, backbone: &str, seed: &str| {
+        check(&["model", "random", "--backbone", backbone, "--seed", seed, "--out", &path(name)], 0);
+    };
+    random("a.safetensors", "vit-nano16", "1");
+    random("b.safetensors", "vit-nano16", "2");
+    random("other.safetensors", "vit-ti16", "1");
+    let average = |models: &[&str], code: i32| {
+        let models = models.iter().map(|name| path(name));
+        let args: Vec<String> =
+            ["model".to_owned(), "average".to_owned()].into_iter().chain(models).collect();
+        let args: Vec<&str> = args.iter().map(String::as_str).chain(["--out"]).collect();
+        check(&[&args[..], &[&path("mean.safetensors")]].concat(), code).1
+    };
+    average(&["a.safetensors", "b.safetensors", "b.safetensors"], 0);
+    let load = |name: &str| vitpcm::Model::load(path(name), &vitpcm::Device::Cpu).unwrap();
+    let (a, b, mean) = (load("a.safetensors"), load("b.safetensors"), load("mean.safetensors"));
+    for (name, _) in mean.parameters.iter() {
+        let numbers = |model: &vitpcm::Model| {
+            let tensor = model.parameters.get(name).unwrap();
+            tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+        };
+        for ((a, b), mean) in numbers(&a).iter().zip(numbers(&b)).zip(numbers(&mean)) {
+            assert!((mean - (a + 2.0 * b) / 3.0).abs() < 1e-6, "{name}");
+        }
+    }
+    assert!(mean.info.provenance["averaged_from"].contains("b.safetensors"));
+    let stderr = average(&["a.safetensors", "other.safetensors"], 2);
+    assert!(stderr.contains("other.safetensors") && stderr.contains("differ in network"), "{stderr}");
 }
 
 #[test]

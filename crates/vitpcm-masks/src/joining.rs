@@ -1,26 +1,39 @@
 //! Two models' masks of one image in one. A model that is right in what it finds may find only a part of a thing, say a
 //! person's head, where another finds all of it.
 
-use crate::{LabelMap, MaskError};
+use crate::{IGNORE, LabelMap, MaskError};
 
 impl LabelMap {
     /// This mask, and more of those classes of which it holds less than `share` of the pixels that `other` holds: their
     /// pixels in `other` that are background here. With a share of 0 nothing is added, with a large one all of `other`.
     pub fn joined(&self, other: &LabelMap, share: f64) -> Result<LabelMap, MaskError> {
-        if self.size() != other.size() {
-            return Err(MaskError::SizesDiffer { first: self.size(), second: other.size() });
-        }
         let (own, others) = (self.histogram(), other.histogram());
         let is_added = |label: u8| {
             let count = |histogram: &[u32; 256]| f64::from(histogram[usize::from(label)]);
-            label != 0 && label != crate::IGNORE && count(&own) < share * count(&others)
+            label != 0 && label != IGNORE && count(&own) < share * count(&others)
         };
         let added: Vec<bool> = (0..=u8::MAX).map(is_added).collect();
         let join = |(&own, &other): (&u8, &u8)| match own {
             0 if added[usize::from(other)] => other,
             own => own,
         };
-        let labels = self.labels().iter().zip(other.labels()).map(join).collect();
+        self.pixel_by_pixel(other, join)
+    }
+
+    /// What this mask and `other` both say; where they differ it is left open ([`IGNORE`]).
+    pub fn agreed(&self, other: &LabelMap) -> Result<LabelMap, MaskError> {
+        self.pixel_by_pixel(other, |(&own, &other)| if own == other { own } else { IGNORE })
+    }
+
+    fn pixel_by_pixel(
+        &self,
+        other: &LabelMap,
+        label: impl Fn((&u8, &u8)) -> u8,
+    ) -> Result<LabelMap, MaskError> {
+        if self.size() != other.size() {
+            return Err(MaskError::SizesDiffer { first: self.size(), second: other.size() });
+        }
+        let labels = self.labels().iter().zip(other.labels()).map(label).collect();
         LabelMap::new(self.width(), self.height(), labels)
     }
 }
@@ -42,6 +55,13 @@ mod tests {
         assert_eq!(joined.labels(), [1, 1, 1, 1, 2, 2, 2, 0, 255, 3, 0]);
         assert_eq!(first.joined(&second, 0.0).unwrap(), first);
         assert_eq!(first.joined(&second, 9.0).unwrap().labels(), [1, 1, 1, 1, 2, 2, 2, 2, 255, 3, 0]);
+    }
+
+    #[test]
+    fn what_two_masks_say_differently_is_left_open() {
+        let (first, second) = (row(&[1, 0, 2, 0, 255]), row(&[1, 1, 3, 0, 0]));
+        assert_eq!(first.agreed(&second).unwrap().labels(), [1, 255, 255, 0, 255]);
+        assert_eq!(second.agreed(&first).unwrap(), first.agreed(&second).unwrap());
     }
 
     #[test]

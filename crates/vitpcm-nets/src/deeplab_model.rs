@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::deeplab::{DeepLab, DeepLabConfig};
 use crate::error::{Fault, NetsError, Parsed, Result};
-use crate::model_file::{Storage, compare_parameters, json, read_parameters, write_parameters};
+use crate::model_file::{Storage, check_alike, compare_parameters, json, read_parameters, write_parameters};
 use crate::normalisation::Normalisation;
 use crate::parameters::Parameters;
 use crate::weight_file::WeightFile;
@@ -73,6 +73,15 @@ impl DeepLabModel {
     /// The network, sharing the model's parameters.
     pub fn network(&self) -> Result<DeepLab> {
         DeepLab::new(&self.info.network, &self.parameters)
+    }
+
+    /// The model whose parameters are the means of those of several, which agree in all but their provenance; it has that of
+    /// the first.
+    pub fn mean(models: &[Self]) -> Result<Self> {
+        let plain = |model: &Self| DeepLabInfo { provenance: BTreeMap::new(), ..model.info.clone() };
+        check_alike(models.iter().map(plain))?;
+        let stores: Vec<&Parameters> = models.iter().map(|model| &model.parameters).collect();
+        Ok(Self { info: models[0].info.clone(), parameters: Parameters::mean(&stores)? })
     }
 
     /// Writes the model file, whole or not at all.

@@ -211,12 +211,33 @@ impl Model {
         PcmNetwork::new(&self.info.network, &self.parameters)
     }
 
+    /// The model whose parameters are the means of those of several, which agree in all but their provenance; it has that of
+    /// the first.
+    pub fn mean(models: &[Self]) -> Result<Self> {
+        let plain = |model: &Self| ModelInfo { provenance: BTreeMap::new(), ..model.info.clone() };
+        check_alike(models.iter().map(plain))?;
+        let stores: Vec<&Parameters> = models.iter().map(|model| &model.parameters).collect();
+        Ok(Self { info: models[0].info.clone(), parameters: Parameters::mean(&stores)? })
+    }
+
     /// Writes the model file. Whoever reads the path meanwhile sees the old file or the new one, never a part.
     /// The same model always gives the same bytes.
     pub fn save(&self, path: impl AsRef<Path>, storage: Storage) -> Result<()> {
         self.info.check()?;
         let shapes = self.info.network.parameter_shapes();
         write_parameters(path.as_ref(), &write_info(&self.info), shapes, &self.parameters, storage)
+    }
+}
+
+/// Refuses no model at all, and models of which the mean means nothing.
+pub(crate) fn check_alike<T: PartialEq>(mut infos: impl Iterator<Item = T>) -> Result<()> {
+    let bad = |reason: &str| Err(NetsError::BadConfig { reason: reason.to_owned() });
+    match infos.next() {
+        None => bad("no model to take the mean of"),
+        Some(first) if infos.all(|info| info == first) => Ok(()),
+        Some(_) => bad(
+            "the models differ in network, classes or pixel statistics; expected several trainings of one",
+        ),
     }
 }
 

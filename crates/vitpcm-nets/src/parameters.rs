@@ -84,6 +84,16 @@ impl Parameters {
         Ok(variables)
     }
 
+    /// The mean of several stores of the same names and shapes. At least one.
+    pub(crate) fn mean(stores: &[&Self]) -> Result<Self> {
+        let mean_of = |name: &str| -> Result<Tensor> {
+            let tensors = stores.iter().map(|store| store.get(name).cloned()).collect::<Result<Vec<_>>>()?;
+            Ok(Tensor::stack(&tensors, 0)?.mean(0)?)
+        };
+        let first = stores.first().into_iter().flat_map(|store| store.iter());
+        first.map(|(name, _)| Ok((name.to_owned(), mean_of(name)?))).collect()
+    }
+
     fn map(&self, change: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> Result<Self> {
         let changed = self.tensors.iter().map(|(name, tensor)| Ok((name.clone(), change(tensor)?)));
         Ok(Self { tensors: changed.collect::<Result<_>>()? })

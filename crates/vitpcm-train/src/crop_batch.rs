@@ -52,6 +52,27 @@ pub enum CompareAt {
     Pixels,
 }
 
+/// At what scales the network sees a crop.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SeenAt {
+    /// At [`SCALES`], and the largest of their logits (DeepLabV2).
+    #[default]
+    ThreeScales,
+    /// As it is: most of the time of a step is saved, for more steps.
+    OneScale,
+}
+
+impl SeenAt {
+    /// The scales.
+    pub fn scales(self) -> &'static [f64] {
+        match self {
+            SeenAt::ThreeScales => &SCALES,
+            SeenAt::OneScale => &SCALES[..1],
+        }
+    }
+}
+
 /// Cells along a side of the grid of a crop seen at a scale.
 pub(crate) fn cells_at(side: usize, scale: f64) -> usize {
     ((side - 1) as f64 / OUTPUT_STRIDE as f64 * scale).round() as usize + 1

@@ -7,7 +7,7 @@ use vitpcm_nets::Normalisation;
 use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 
 use crate::config::LoaderConfig;
-use crate::crop_batch::CompareAt;
+use crate::crop_batch::{CompareAt, SeenAt};
 use crate::error::{Result, TrainError};
 use crate::settings;
 
@@ -53,6 +53,9 @@ pub struct CropsConfig {
     /// Pixels whose class has a lower score than this are not learned from, where `NAME.npz` lies beside the mask; 0 for
     /// all pixels.
     pub unsure_below: f32,
+    /// At what scales the network sees a crop (DeepLabV2: three).
+    #[serde(default)]
+    pub seen_at: SeenAt,
     /// Where logits are compared with labels (DeepLabV2: points).
     #[serde(default)]
     pub compare_at: CompareAt,
@@ -113,6 +116,7 @@ impl Default for VerifyConfig {
                 scales: [0.5, 1.5],
                 flip_probability: 0.5,
                 unsure_below: 0.0,
+                seen_at: SeenAt::ThreeScales,
                 compare_at: CompareAt::Points,
                 colour_probability: 0.0,
                 colour: ColourChange::default(),

@@ -181,7 +181,7 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
         }
     };
     let training = images_of_run(job, &progress)?;
-    let step = VerifyStep::new(&info.network, job.precision, parameters)?;
+    let step = VerifyStep::new(&info.network, job.precision, config.crops.seen_at, parameters)?;
     let mut sgd = Sgd::new(&config.schedule, step.variables())?;
     let mut average = Ema::of_decay(config.schedule.ema_decay, step.variables())?;
     if let Some(mut tensors) = tensors {
@@ -426,7 +426,8 @@ fn score(
 fn metrics_line(row: &VerifyRow, scores: Option<&VerifyScores>) -> String {
     let VerifyRow { epoch, step, images, rate, losses, images_per_second } = row;
     let total = losses.total();
-    let [full, three_quarters, half, largest] = losses.0;
+    let of_scale = |index: usize| losses.0.get(index).map_or_else(String::new, f32::to_string);
+    let [full, three_quarters, half, largest] = std::array::from_fn(of_scale);
     let cell = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.4}"));
     let miou = cell(scores.and_then(|scores| scores.baseline.mean_iou));
     let accuracy = cell(scores.and_then(|scores| scores.baseline.pixel_accuracy));

@@ -1,4 +1,4 @@
-//! One step of the verification network's training: the crops at three scales, the largest of their logits, the
+//! One step of the verification network's training: the crops at three scales or one, the largest of their logits, the
 //! losses, and the gradients of all convolutions. Norms stay as they are; the optimiser is left to the loop.
 
 use candle_core::{Tensor, Var};
@@ -7,11 +7,8 @@ use vitpcm_nets::resnet::is_frozen_norm;
 use vitpcm_nets::{DeepLab, DeepLabConfig, ParameterGradients, Parameters, Precision};
 use vitpcm_ops::{ResizeRule, cross_entropy, resize_grid};
 
-use crate::crop_batch::{CropBatch, CropTarget, SCALES, cells_at};
+use crate::crop_batch::{CropBatch, CropTarget, SeenAt, cells_at};
 use crate::error::Result;
-
-/// Losses of a step: one a scale, one of the largest logits.
-pub const NUM_LOSSES: usize = SCALES.len() + 1;
 
 /// The network as it is trained.
 #[derive(Debug)]
@@ -19,11 +16,13 @@ pub struct VerifyStep {
     parameters: Parameters,
     network: DeepLab,
     variables: Vec<(String, Var)>,
+    seen_at: SeenAt,
 }
 
-/// The losses of a step, in the order of [`SCALES`], then that of the largest logits; their sum is minimised.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct VerifyLosses(pub [f32; NUM_LOSSES]);
+/// The losses of a step, in the order of [`SeenAt::scales`], then, of several scales, that of the largest logits; their sum
+/// is minimised.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VerifyLosses(pub Vec<f32>);
 
 impl VerifyLosses {
     /// What is minimised.
@@ -34,10 +33,15 @@ impl VerifyLosses {
 
 impl VerifyStep {
     /// Makes variables of the convolutions and classifiers.
-    pub fn new(config: &DeepLabConfig, precision: Precision, mut parameters: Parameters) -> Result<Self> {
+    pub fn new(
+        config: &DeepLabConfig,
+        precision: Precision,
+        seen_at: SeenAt,
+        mut parameters: Parameters,
+    ) -> Result<Self> {
         let variables = parameters.make_trainable(|name| !is_frozen_norm(name))?;
         let network = DeepLab::new(config, &parameters)?.with_precision(precision);
-        Ok(Self { parameters, network, variables })
+        Ok(Self { parameters, network, variables, seen_at })
     }
 
     /// The parameters that are trained, in the order of their names.
@@ -58,21 +62,22 @@ impl VerifyStep {
             let store = losses.sum_all()?.backward()?;
             let variables = self.variables.iter().map(|(_, variable)| variable.as_tensor());
             let gradients = of_blocks.take_all(&store, variables)?;
-            let values = losses.to_vec1::<f32>()?;
-            Ok((VerifyLosses(std::array::from_fn(|index| values[index])), gradients))
+            Ok((VerifyLosses(losses.to_vec1()?), gradients))
         })
     }
 
-    /// All losses, `[4]`. `of_blocks` gets the gradients of the ResNet's blocks when they go backward.
+    /// All losses, `[4]` or `[1]`. `of_blocks` gets the gradients of the ResNet's blocks when they go backward.
     fn losses(&self, batch: &CropBatch, of_blocks: &ParameterGradients) -> Result<Tensor> {
         let network = self.network.for_passes()?;
         // All scales first: what they are resized by is carried to a GPU, which waits for all work before it.
         let side = batch.pixels.dim(1)?;
-        let pixels = SCALES.map(|scale| at_scale(&batch.pixels, cells_at(side, scale)));
-        let mut losses = Vec::with_capacity(NUM_LOSSES);
+        let at_scale = |&scale: &f64| at_scale(&batch.pixels, cells_at(side, scale));
+        let pixels = self.seen_at.scales().iter().map(at_scale).collect::<candle_core::Result<Vec<_>>>()?;
+        let num_scales = pixels.len();
+        let mut losses = Vec::with_capacity(num_scales + 1);
         let mut largest: Option<Tensor> = None;
         for (scale, pixels) in pixels.into_iter().enumerate() {
-            let logits = network.forward(&pixels?, Some(of_blocks))?;
+            let logits = network.forward(&pixels, Some(of_blocks))?;
             losses.push(mean_loss(&logits, batch.target(scale))?);
             largest = Some(match largest {
                 None => logits,
@@ -82,7 +87,7 @@ impl VerifyStep {
                 }
             });
         }
-        if let Some(largest) = largest {
+        if let Some(largest) = largest.filter(|_| num_scales > 1) {
             losses.push(mean_loss(&largest, batch.target(0))?);
         }
         Ok(Tensor::stack(&losses, 0)?)

@@ -8,7 +8,7 @@ use vitpcm::{Device, Precision, Segmenter, SegmenterOptions, Supervision};
 use vitpcm_data::{Crop, Dataset, DrawnScenes, ImageLimits, MaskPairing, OpenOptions, Random};
 use vitpcm_masks::Classes;
 use vitpcm_nets::{DeepLabConfig, Normalisation, ResNetVariant, WeightFile};
-use vitpcm_train::crop_batch::{CompareAt, CropBatch};
+use vitpcm_train::crop_batch::{CompareAt, CropBatch, SeenAt};
 use vitpcm_train::sgd::Sgd;
 use vitpcm_train::verify_step::VerifyStep;
 use vitpcm_train::{
@@ -166,7 +166,7 @@ fn a_deep_network_from_nothing_learns_at_the_usual_rate() {
     let network = DeepLabConfig::new(ResNetVariant::named("resnet50").unwrap().config(), 2);
     let mut parameters = network.initial_head(0, &Device::Cpu).unwrap();
     parameters.extend(network.initial_backbone(0, &Device::Cpu).unwrap());
-    let step = VerifyStep::new(&network, Precision::F32, parameters).unwrap();
+    let step = VerifyStep::new(&network, Precision::F32, SeenAt::ThreeScales, parameters).unwrap();
     let config = VerifyConfig::default().from_scratch();
     let mut sgd = Sgd::new(&config.schedule, step.variables()).unwrap();
     let mut losses = Vec::new();

@@ -1,0 +1,48 @@
+//! `vitpcm model average`: one model from several trainings of the same network.
+
+use crate::outcome::{Outcome, usage};
+use crate::session::Session;
+use anyhow::anyhow;
+use std::path::PathBuf;
+use vitpcm::{DeepLabModel, Device, Model, Storage};
+use vitpcm_nets::WeightFile;
+
+#[derive(clap::Args)]
+#[command(after_help = "Example, to paste (the first two lines make models to try it on):\n  \
+    vitpcm model random --backbone vit-nano16 --out a.safetensors\n  \
+    vitpcm model random --backbone vit-nano16 --seed 1 --out b.safetensors\n  \
+    vitpcm model average a.safetensors b.safetensors --out mean.safetensors\n\n\
+    Means of trainings that began with the same weights are of use; means of random numbers are not.")]
+pub(crate) struct Args {
+    /// Models of `train` or of `verify` that began with the same weights
+    #[arg(required = true, num_args = 2.., value_name = "MODEL")]
+    models: Vec<PathBuf>,
+    /// The model file to write
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+pub(crate) fn average(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    let files = args.models.iter().map(WeightFile::open).collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<String> = args.models.iter().map(|path| path.display().to_string()).collect();
+    let of_these = |error| usage(anyhow!("{}: {error}", names.join(", ")));
+    let origin = ("averaged_from".to_owned(), names.join(" "));
+    match files.iter().any(DeepLabModel::is_in) {
+        true => {
+            let read = |file| DeepLabModel::from_weight_file(file, &Device::Cpu);
+            let models = files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+            let mut mean = DeepLabModel::mean(&models).map_err(of_these)?;
+            mean.info.provenance.extend([origin]);
+            mean.save(&args.out, Storage::F32)?;
+        }
+        false => {
+            let read = |file| Model::from_weight_file(file, &Device::Cpu);
+            let models = files.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+            let mut mean = Model::mean(&models).map_err(of_these)?;
+            mean.info.provenance.extend([origin]);
+            mean.save(&args.out, Storage::F32)?;
+        }
+    }
+    session.messages.note(format!("{}: the mean of {} models", args.out.display(), files.len()));
+    Ok(Outcome::Done)
+}
