@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
-use vitpcm::{Device, Segmenter, SegmenterOptions, Symmetries};
+use vitpcm::{Device, Model, Precision, Segmenter, SegmenterOptions, Symmetries, embedded_model};
 use vitpcm_data::{ImageLimits, MaskPairing, MaskedImage};
 use vitpcm_masks::{Classes, Scores, text_file};
 use vitpcm_nets::{ResNetVariant, import_resnet};
 use vitpcm_train::{
-    Ending, ScoreOptions, Start, TrainError, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob,
+    Ending, ScoreOptions, Start, Teacher, TrainError, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob,
     VerifyOutcome, has_saved_state, score_segmenter, verify as train_on_masks,
 };
 
@@ -71,6 +71,10 @@ pub(crate) struct Args {
     /// Weights of the backbone pretrained on ImageNet: torchvision's, or Keras' (.h5 converted, TensorFlow.js model.json)
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
+    /// A model from tags whose features the network learns beside the masks, say that which made them; `embedded` for the
+    /// program's own
+    #[arg(long, value_name = "FILE|embedded")]
+    teacher: Option<String>,
     /// Number of steps [default: 20000]
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<u64>,
@@ -134,12 +138,14 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         check_scores(&args.masks, &training, &session.messages).map_err(usage)?;
     }
     let (device, precision) = session.open_device()?;
+    let teacher = teacher(&config.teacher.model, precision, &device)?;
     let job = VerifyJob {
         config,
         classes,
         training,
         validation,
         backbone,
+        teacher,
         out: args.out.clone(),
         start: if args.resume { Start::Resume } else { Start::Fresh },
         device,
@@ -242,6 +248,9 @@ fn resolve(
     if let Some(steps) = args.steps {
         config.schedule.steps = steps;
     }
+    if let Some(model) = &args.teacher {
+        config.teacher.model.clone_from(model);
+    }
     for assignment in &args.set {
         config = config.with(assignment).map_err(usage)?;
     }
@@ -272,6 +281,16 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(VerifyConfig, Veri
     Ok((config, VerifyBackbone::Weights(Box::new(imported))))
 }
 
+/// The model that the settings name, if they do.
+fn teacher(model: &str, precision: Precision, device: &Device) -> anyhow::Result<Option<Teacher>> {
+    let model = match model {
+        "" => return Ok(None),
+        "embedded" => embedded_model(&Device::Cpu)?,
+        file => Model::load(file, &Device::Cpu).map_err(usage)?,
+    };
+    Ok(Some(Teacher::new(&model, precision, device)?))
+}
+
 fn provenance(args: &Args) -> BTreeMap<String, String> {
     let shown = |path: &Path| path.display().to_string();
     let mut known = vec![
@@ -280,6 +299,7 @@ fn provenance(args: &Args) -> BTreeMap<String, String> {
         ("masks", shown(&args.masks)),
     ];
     known.extend(args.weights.as_deref().map(|weights| ("weights", shown(weights))));
+    known.extend(args.teacher.clone().map(|teacher| ("teacher", teacher)));
     known.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 

@@ -169,8 +169,17 @@ impl DeepLab {
     /// pixels `[B, H, W, 3]`, RGB, f32, normalised as the weights expect; result `[B, ⌈H/8⌉, ⌈W/8⌉, classes]`. Where H
     /// and W are one more than a multiple of 8, the corners of both grids coincide.
     pub fn forward(&self, pixels: &Tensor, gradients: Option<&ParameterGradients>) -> Result<Tensor> {
-        let features = self.resnet.forward(pixels, gradients)?;
-        let products = linear(&features, &self.classifiers()?, None)?;
+        self.classify(&self.features(pixels, gradients)?)
+    }
+
+    /// The first half of [`DeepLab::forward`]: pixels to the ResNet's features at the points of the logits' grid.
+    pub fn features(&self, pixels: &Tensor, gradients: Option<&ParameterGradients>) -> Result<Tensor> {
+        self.resnet.forward(pixels, gradients)
+    }
+
+    /// The second half: features to logits.
+    pub fn classify(&self, features: &Tensor) -> Result<Tensor> {
+        let products = linear(features, &self.classifiers()?, None)?;
         let mut logits = neighbour_sums(&products, self.config.num_classes, &self.config.rates)?;
         for (_, bias) in &self.classifiers {
             logits = logits.broadcast_add(&bias.to_dtype(DType::F32)?)?;

@@ -20,6 +20,13 @@ const BACKBONE_STD: f32 = 0.02;
 /// double the variance sixteen times.
 const SCRATCH_BRANCH_SCALE: f32 = 0.25;
 
+/// The weight of a linear layer that takes numbers of a size to numbers of that size, `[to, from]`.
+pub fn random_linear(name: &str, from: usize, to: usize, seed: u64, device: &Device) -> Result<Tensor> {
+    let (stream, std) = (Stream::named(seed, name), (from as f32).sqrt().recip());
+    let values: Vec<f32> = (0..(to * from) as u64).map(|i| std * stream.normal(i)).collect();
+    Ok(Tensor::from_vec(values, (to, from), device)?)
+}
+
 /// How random parameters are drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Initialisation {

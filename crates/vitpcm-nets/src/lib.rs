@@ -56,7 +56,7 @@ pub use deeplab_model::{DeepLabInfo, DeepLabModel};
 pub use dropout::{Dropout, DropoutRates, Mode};
 pub use error::{NetsError, Result};
 pub use import::{BackboneSummary, DifferentTensor, ImportedBackbone, Mismatch, import_backbone};
-pub use initialisation::Initialisation;
+pub use initialisation::{Initialisation, random_linear};
 pub use inspect::{ArraySummary, DeepLabSummary, FileSummary, ModelSummary, XceptionSummary, inspect};
 pub use model_file::{GridAlignment, Model, ModelInfo, Storage};
 pub use normalisation::Normalisation;

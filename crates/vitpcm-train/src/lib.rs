@@ -67,6 +67,7 @@ mod settings;
 pub mod sgd;
 mod shares;
 mod state_file;
+mod teacher;
 mod tensorboard;
 mod threshold_sweep;
 mod validation;
@@ -88,6 +89,7 @@ pub use pcm_loop::{Backbone, Ending, Start, TrainData, TrainJob, TrainOutcome, h
 pub use ranks::Ranks;
 pub use saved_state::check_saved_state;
 pub use schedule::Trained;
+pub use teacher::Teacher;
 pub use validation::{Validation, ValidationImage};
 pub use verify_config::{
     CropsConfig, VerifyConfig, VerifyModelConfig, VerifyScheduleConfig, VerifyValidationConfig,

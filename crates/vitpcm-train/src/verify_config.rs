@@ -23,6 +23,9 @@ pub struct VerifyConfig {
     pub crops: CropsConfig,
     /// How fast it learns.
     pub schedule: VerifyScheduleConfig,
+    /// What it learns beside labels.
+    #[serde(default)]
+    pub teacher: TeacherConfig,
     /// How the network is scored while it learns.
     pub validation: VerifyValidationConfig,
     /// How images reach the network, and how often the state is saved.
@@ -93,6 +96,22 @@ pub struct VerifyScheduleConfig {
     pub ema_decay: f64,
 }
 
+/// What a network learns beside labels (DeepLabV2: nothing).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TeacherConfig {
+    /// The file of a model from tags whose features are learned, `embedded`, or nothing.
+    pub model: String,
+    /// Factor of the loss.
+    pub weight: f64,
+}
+
+impl Default for TeacherConfig {
+    fn default() -> Self {
+        Self { model: String::new(), weight: 1.0 }
+    }
+}
+
 /// How the network is scored while it learns. The last network is kept, whatever the scores: choosing by the truth would
 /// be learning from it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -132,6 +151,7 @@ impl Default for VerifyConfig {
                 weight_decay: 5e-4,
                 ema_decay: 0.0,
             },
+            teacher: TeacherConfig::default(),
             validation: VerifyValidationConfig { every_steps: 2000, max_images: 300, pictures: 4 },
             loader: LoaderConfig { threads: 0, ahead: 64, cache_megabytes: 2048, save_minutes: 10.0 },
         }
@@ -193,6 +213,7 @@ impl VerifyConfig {
             ((0.0..1.0).contains(&schedule.momentum), "schedule.momentum: 0 to below 1"),
             (not_negative(schedule.weight_decay), "schedule.weight_decay: 0 or more"),
             ((0.0..1.0).contains(&schedule.ema_decay), "schedule.ema_decay: 0 to below 1"),
+            (not_negative(self.teacher.weight), "teacher.weight: 0 or more"),
             (positive(self.loader.save_minutes), "loader.save_minutes: above 0"),
         ];
         match rules.into_iter().find(|(is_met, _)| !is_met) {
@@ -247,6 +268,7 @@ mod tests {
             ("schedule.momentum=1", "momentum"),
             ("schedule.ema_decay=1", "ema_decay"),
             ("crops.colour_probability=2", "colour_probability"),
+            ("teacher.weight=-1", "teacher.weight"),
         ] {
             let message = config.with(assignment).unwrap_err().to_string();
             assert!(message.contains(part), "{assignment}: {message}");

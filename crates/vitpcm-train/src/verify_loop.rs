@@ -28,12 +28,14 @@ use crate::pcm_loop::{Ending, Start};
 use crate::run_files::{check_empty, lock, write_settings};
 use crate::sgd::Sgd;
 use crate::state_file::state_path;
+use crate::teacher::{Projection, Teacher};
 use crate::tensorboard::EventFile;
 use crate::verify_config::VerifyConfig;
 use crate::verify_score::{ScoreOptions, VerifyScores, score_segmenter};
 use crate::verify_state::{self, Progress, Saved};
-use crate::verify_step::{VerifyLosses, VerifyStep};
+use crate::verify_step::{Lessons, VerifyLosses, VerifyStep};
 
+/// Of `metrics.csv`; behind it `loss_teacher` where there is one.
 const HEADING: &str = "epoch,step,images,rate,loss,loss_full,loss_three_quarters,loss_half,loss_largest,\
                        images_per_second,val_miou,val_pixel_accuracy";
 
@@ -56,6 +58,8 @@ pub struct VerifyJob {
     pub start: Start,
     /// Where it is computed.
     pub device: Device,
+    /// From whom features are learned, if from anyone: the model that the settings name.
+    pub teacher: Option<Teacher>,
     /// In what numbers; may change where a run is resumed.
     pub precision: Precision,
     /// What is refused before it is decoded.
@@ -181,14 +185,18 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
         }
     };
     let training = images_of_run(job, &progress)?;
-    let step = VerifyStep::new(&info.network, job.precision, config.crops.seen_at, parameters)?;
+    let lessons = job.teacher.clone().map(|teacher| {
+        let (weight, normalisation) = (config.teacher.weight, info.normalisation);
+        Lessons { teacher, weight, normalisation }
+    });
+    let step = VerifyStep::new(&info.network, job.precision, config.crops.seen_at, lessons, parameters)?;
     let mut sgd = Sgd::new(&config.schedule, step.variables())?;
     let mut average = Ema::of_decay(config.schedule.ema_decay, step.variables())?;
     if let Some(mut tensors) = tensors {
         verify_state::restore(&mut tensors, &progress, &mut sgd, average.as_mut())?;
     }
     write_settings(&job.out, &config.to_toml()?)?;
-    let mut metrics = MetricsCsv::open(&job.out.join("metrics.csv"), HEADING, progress.step)?;
+    let mut metrics = MetricsCsv::open(&job.out.join("metrics.csv"), &heading(job), progress.step)?;
     let mut board = EventFile::create(&job.out, progress.step)?;
     let save = |progress: &Progress, sgd: &Sgd, average: Option<&Ema>, metrics: &MetricsCsv| -> Result<()> {
         // Rows first: a state must never be ahead of its metrics.
@@ -336,6 +344,9 @@ fn open_run_folder(job: &VerifyJob) -> Result<Option<Saved>> {
             "the run began with another network or crop: model.backbone and crops.side cannot change",
         );
     }
+    if Projection::num_features(&saved.parameters) != job.teacher.as_ref().map(Teacher::num_features) {
+        return refuse("the run began with another teacher, or none: teacher.model cannot change");
+    }
     Ok(Some(saved))
 }
 
@@ -369,6 +380,9 @@ fn initial_state(job: &VerifyJob) -> Result<(DeepLabInfo, Parameters, Progress)>
     };
     let network = DeepLabConfig::new(backbone, job.classes.len());
     let mut parameters = network.initial_head(config.seed, &job.device)?;
+    if let Some(teacher) = &job.teacher {
+        parameters.extend(teacher.initial_projection(backbone.num_features(), config.seed, &job.device)?);
+    }
     parameters.extend(match &job.backbone {
         VerifyBackbone::Weights(imported) => imported.parameters.to_device(&job.device)?,
         VerifyBackbone::Scratch => network.initial_backbone(config.seed, &job.device)?,
@@ -423,17 +437,22 @@ fn score(
     score_segmenter(&segmenter, images, &options, &mut |_| (), stop)
 }
 
+fn heading(job: &VerifyJob) -> String {
+    format!("{HEADING}{}", if job.teacher.is_some() { ",loss_teacher" } else { "" })
+}
+
 fn metrics_line(row: &VerifyRow, scores: Option<&VerifyScores>) -> String {
     let VerifyRow { epoch, step, images, rate, losses, images_per_second } = row;
     let total = losses.total();
-    let of_scale = |index: usize| losses.0.get(index).map_or_else(String::new, f32::to_string);
+    let of_scale = |index: usize| losses.labels.get(index).map_or_else(String::new, f32::to_string);
+    let teacher = losses.teacher.map_or_else(String::new, |loss| format!(",{loss}"));
     let [full, three_quarters, half, largest] = std::array::from_fn(of_scale);
     let cell = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.4}"));
     let miou = cell(scores.and_then(|scores| scores.baseline.mean_iou));
     let accuracy = cell(scores.and_then(|scores| scores.baseline.pixel_accuracy));
     format!(
         "{epoch},{step},{images},{rate:e},{total},{full},{three_quarters},{half},{largest},{images_per_second:.2},\
-         {miou},{accuracy}\n"
+         {miou},{accuracy}{teacher}\n"
     )
 }
 

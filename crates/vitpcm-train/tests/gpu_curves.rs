@@ -13,10 +13,14 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 
+use candle_core::Tensor;
 use run_copy::copy_run;
 use vitpcm::{Device, DeviceName, Precision};
-use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions};
-use vitpcm_train::{Backbone, Event, Ranks, Start, TrainConfig, TrainData, TrainJob, train};
+use vitpcm_data::{Crop, Dataset, DrawnScenes, ImageLimits, OpenOptions};
+use vitpcm_nets::{DeepLabConfig, Normalisation, ResNetVariant};
+use vitpcm_train::crop_batch::{CompareAt, CropBatch, SeenAt};
+use vitpcm_train::verify_step::{Lessons, VerifyStep};
+use vitpcm_train::{Backbone, Event, Ranks, Start, Teacher, TrainConfig, TrainData, TrainJob, train};
 
 /// Steps of eight epochs.
 const STEPS: usize = 200;
@@ -71,6 +75,46 @@ fn stay_together(name: &str, cpu: &[f32], gpu: &[f32], held: Held) -> bool {
     match held {
         Held::Largest(limit) => largest <= limit,
         Held::Mean(limit) => mean <= limit,
+    }
+}
+
+/// Labels at every pixel, at three scales, and a teacher's features: all that a verification step can be asked for.
+#[test]
+fn the_losses_and_gradients_of_a_taught_step_are_those_of_the_cpu() {
+    let gpu = match DeviceName::Cuda(0).open() {
+        Ok(gpu) => gpu,
+        Err(error) => return println!("skipped: no NVIDIA GPU answers ({error})"),
+    };
+    const SIDE: usize = 65;
+    let wave = |i: usize| (i as f32 * 0.37).sin();
+    let crop = |first: usize| Crop {
+        pixels: (0..3 * SIDE * SIDE).map(|i| 127.5 + 127.5 * wave(first + i)).collect(),
+        labels: (0..SIDE * SIDE)
+            .map(|i| if i % 7 == 0 { 255 } else { ((i + first) / 900 % 3) as u8 })
+            .collect(),
+    };
+    let crops = [("a".to_owned(), crop(0)), ("b".to_owned(), crop(99))];
+    let network = DeepLabConfig::new(ResNetVariant::named("resnet-nano").unwrap().config(), 3);
+    let model = vitpcm::random_model("vit-nano16", &["thing"], 0).unwrap();
+    let step_on = |device: &Device| {
+        let teacher = Teacher::new(&model, Precision::F32, device).unwrap();
+        let mut parameters = network.initial_head(0, device).unwrap();
+        parameters.extend(network.initial_backbone(0, device).unwrap());
+        parameters.extend(teacher.initial_projection(network.backbone.num_features(), 0, device).unwrap());
+        let lessons = Lessons { teacher, weight: 2.0, normalisation: Normalisation::CAFFE };
+        let step = VerifyStep::new(&network, Precision::F32, SeenAt::ThreeScales, Some(lessons), parameters);
+        let batch = CropBatch::new(&crops, SIDE, &Normalisation::CAFFE, CompareAt::Pixels, device).unwrap();
+        let (losses, gradients) = step.unwrap().gradients(&batch).unwrap();
+        let numbers = |gradient: &Tensor| gradient.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        (losses, gradients.iter().map(numbers).collect::<Vec<_>>())
+    };
+    let ((on_cpu, cpu), (on_gpu, gpu)) = (step_on(&Device::Cpu), step_on(&gpu));
+    println!("{on_cpu:?}\n{on_gpu:?}");
+    assert!((on_cpu.total() - on_gpu.total()).abs() < 1e-3 * on_cpu.total());
+    for (index, (cpu, gpu)) in cpu.iter().zip(&gpu).enumerate() {
+        let length = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
+        let apart = length(&mut cpu.iter().zip(gpu).map(|(a, b)| a - b));
+        assert!(apart <= 1e-2 * length(&mut cpu.iter().copied()) + 1e-6, "gradient {index}: {apart}");
     }
 }
 

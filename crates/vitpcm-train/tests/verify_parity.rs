@@ -95,13 +95,13 @@ fn the_losses_and_gradients_of_a_step_are_pytorchs() {
     let as_they_are = Normalisation { mean: [0.0; 3], std: [1.0 / 255.0; 3] };
     let batch = CropBatch::new(&crops, SIDE, &as_they_are, CompareAt::Points, &Device::Cpu).unwrap();
     let step = |seen_at: SeenAt| {
-        VerifyStep::new(&config(StrideOn::Second), Precision::F32, seen_at, parameters()).unwrap()
+        VerifyStep::new(&config(StrideOn::Second), Precision::F32, seen_at, None, parameters()).unwrap()
     };
     let (of_one_scale, _) = step(SeenAt::OneScale).gradients(&batch).unwrap();
     let step = step(SeenAt::ThreeScales);
     let (losses, gradients) = step.gradients(&batch).unwrap();
-    assert_close(&Tensor::new(&*losses.0, &Device::Cpu).unwrap(), "losses");
-    assert_eq!(of_one_scale.0, losses.0[..1], "one scale: its loss alone");
+    assert_close(&Tensor::new(&*losses.labels, &Device::Cpu).unwrap(), "losses");
+    assert_eq!(of_one_scale.labels, losses.labels[..1], "one scale: its loss alone");
     assert_eq!(step.variables().len(), 1 + 5 * 3 + 4 + 8, "all convolutions, classifiers and their biases");
     for ((name, _), gradient) in step.variables().iter().zip(&gradients) {
         assert_close(gradient, &format!("grad.{name}"));
