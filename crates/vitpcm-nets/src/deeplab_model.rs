@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::deeplab::{DeepLab, DeepLabConfig};
 use crate::error::{Fault, NetsError, Parsed, Result};
-use crate::model_file::{Storage, check_alike, compare_parameters, json, read_parameters, write_parameters};
+use crate::model_file::{
+    Storage, compare_parameters, json, mean_of_alike, read_parameters, write_parameters,
+};
 use crate::normalisation::Normalisation;
 use crate::parameters::Parameters;
 use crate::weight_file::WeightFile;
@@ -76,12 +78,11 @@ impl DeepLabModel {
     }
 
     /// The model whose parameters are the means of those of several, which agree in all but their provenance; it has that of
-    /// the first.
+    /// the first. At least one.
     pub fn mean(models: &[Self]) -> Result<Self> {
         let plain = |model: &Self| DeepLabInfo { provenance: BTreeMap::new(), ..model.info.clone() };
-        check_alike(models.iter().map(plain))?;
-        let stores: Vec<&Parameters> = models.iter().map(|model| &model.parameters).collect();
-        Ok(Self { info: models[0].info.clone(), parameters: Parameters::mean(&stores)? })
+        let parameters = mean_of_alike(models.iter().map(|model| (plain(model), &model.parameters)))?;
+        Ok(Self { info: models[0].info.clone(), parameters })
     }
 
     /// Writes the model file, whole or not at all.

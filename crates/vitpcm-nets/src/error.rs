@@ -49,6 +49,9 @@ pub enum NetsError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Models of which the mean would mean nothing.
+    #[error("they differ in network, classes or pixel statistics; expected several trainings of one network")]
+    ModelsDiffer,
     /// Pixels whose shape does not fit the network.
     #[error(
         "pixels of shape {shape:?}; expected [batch, 3, height, width], both multiples of the patch size {patch}"

@@ -212,12 +212,11 @@ impl Model {
     }
 
     /// The model whose parameters are the means of those of several, which agree in all but their provenance; it has that of
-    /// the first.
+    /// the first. At least one.
     pub fn mean(models: &[Self]) -> Result<Self> {
         let plain = |model: &Self| ModelInfo { provenance: BTreeMap::new(), ..model.info.clone() };
-        check_alike(models.iter().map(plain))?;
-        let stores: Vec<&Parameters> = models.iter().map(|model| &model.parameters).collect();
-        Ok(Self { info: models[0].info.clone(), parameters: Parameters::mean(&stores)? })
+        let parameters = mean_of_alike(models.iter().map(|model| (plain(model), &model.parameters)))?;
+        Ok(Self { info: models[0].info.clone(), parameters })
     }
 
     /// Writes the model file. Whoever reads the path meanwhile sees the old file or the new one, never a part.
@@ -229,16 +228,15 @@ impl Model {
     }
 }
 
-/// Refuses no model at all, and models of which the mean means nothing.
-pub(crate) fn check_alike<T: PartialEq>(mut infos: impl Iterator<Item = T>) -> Result<()> {
-    let bad = |reason: &str| Err(NetsError::BadConfig { reason: reason.to_owned() });
-    match infos.next() {
-        None => bad("no model to take the mean of"),
-        Some(first) if infos.all(|info| info == first) => Ok(()),
-        Some(_) => bad(
-            "the models differ in network, classes or pixel statistics; expected several trainings of one",
-        ),
+/// The means of the parameters of several models; refused where their descriptions differ. At least one.
+pub(crate) fn mean_of_alike<'a, T: PartialEq>(
+    models: impl Iterator<Item = (T, &'a Parameters)>,
+) -> Result<Parameters> {
+    let (infos, stores): (Vec<T>, Vec<&Parameters>) = models.unzip();
+    if infos.windows(2).any(|pair| pair[0] != pair[1]) {
+        return Err(NetsError::ModelsDiffer);
     }
+    Parameters::mean(&stores)
 }
 
 /// A temporary file with the permissions of any new file, not the private ones that `tempfile` would choose. Its name says

@@ -59,7 +59,7 @@ pub enum SeenAt {
     /// At [`SCALES`], and the largest of their logits (DeepLabV2).
     #[default]
     ThreeScales,
-    /// As it is: most of the time of a step is saved, for more steps.
+    /// As it is: 55 % of the products.
     OneScale,
 }
 

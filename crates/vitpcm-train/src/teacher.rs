@@ -77,11 +77,10 @@ impl Teacher {
 
 /// Pixels as another network expects them.
 fn renormalised(pixels: &Tensor, from: &Normalisation, to: &Normalisation) -> Result<Tensor> {
-    let of_channels =
-        |value: &dyn Fn(usize) -> f32| Tensor::new(&[value(0), value(1), value(2)], pixels.device());
-    let scale = of_channels(&|c| from.std[c] / to.std[c])?;
-    let shift = of_channels(&|c| (from.mean[c] - to.mean[c]) / to.std[c])?;
-    Ok(pixels.broadcast_mul(&scale)?.broadcast_add(&shift)?)
+    let scale = [0, 1, 2].map(|c| from.std[c] / to.std[c]);
+    let shift = [0, 1, 2].map(|c| (from.mean[c] - to.mean[c]) / to.std[c]);
+    let [scale, shift] = [scale, shift].map(|of_channels| Tensor::new(&of_channels, pixels.device()));
+    Ok(pixels.broadcast_mul(&scale?)?.broadcast_add(&shift?)?)
 }
 
 /// `[…, features]` to `[…, 1]`.
