@@ -36,6 +36,7 @@ mod session;
 mod table;
 mod train;
 mod train_report;
+mod unsure_options;
 mod verify;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};

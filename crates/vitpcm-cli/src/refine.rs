@@ -9,6 +9,7 @@ use crate::outcome::{Outcome, described};
 use crate::output::{self, Messages};
 use crate::segment::finished;
 use crate::session::Session;
+use crate::unsure_options::UnsureOptions;
 use anyhow::{Context, bail};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,8 @@ pub(crate) struct Args {
     /// The largest image that is decoded, in megapixels
     #[arg(long, value_name = "N", default_value_t = 100)]
     max_megapixels: u64,
+    #[command(flatten)]
+    unsure_options: UnsureOptions,
     #[command(flatten)]
     crf_options: CrfOptions,
     #[command(flatten)]
@@ -130,6 +133,10 @@ fn refine_one(args: &Args, input: &Input, scores: &Path, params: &CrfParams) -> 
     }
     let mask = refined_label_map(&stored.scores, &image, stored.alignment, params)
         .with_context(|| format!("{}", input.path.display()))?;
+    let mask = match args.unsure_options.unsure_background() {
+        Some(unsure) => unsure.apply(&mask, &stored.scores, stored.alignment)?,
+        None => mask,
+    };
     let peaks = stored.scores.peaks();
     let tags: Vec<usize> = (1..peaks.len()).filter(|&class| peaks[class] > 0.0).collect();
     let results = Results {

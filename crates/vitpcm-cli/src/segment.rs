@@ -15,6 +15,7 @@ use crate::output;
 use crate::report::MaskLinks;
 use crate::segment_report::{Ending, ReportOptions, SegmentReport, Start};
 use crate::session::Session;
+use crate::unsure_options::UnsureOptions;
 use anyhow::{anyhow, bail};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -54,9 +55,8 @@ pub(crate) struct Args {
     /// Refine each mask by a dense CRF
     #[arg(long)]
     crf: bool,
-    /// Leave open (255) what is background with a lower score than this: for masks to train on
-    #[arg(long, value_name = "0..1", value_parser = sure_background)]
-    sure_background: Option<f32>,
+    #[command(flatten)]
+    unsure_options: UnsureOptions,
     /// Side in pixels to which images are resized for the network [default: the model's own]
     #[arg(long, value_name = "N")]
     size: Option<usize>,
@@ -119,11 +119,6 @@ struct TagOptions {
     /// Probability from which a predicted tag counts
     #[arg(long, value_name = "0..1", default_value_t = 0.5, group = "threshold")]
     tag_threshold: f32,
-}
-
-fn sure_background(text: &str) -> Result<f32, String> {
-    let score = text.parse().ok().filter(|score| (0.0..=1.0).contains(score));
-    score.ok_or_else(|| format!("`{text}` is no score; expected a number from 0 to 1, as in 0.97"))
 }
 
 impl Args {

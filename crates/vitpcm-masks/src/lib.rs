@@ -15,6 +15,7 @@
 //! # Ok::<(), vitpcm_masks::MaskError>(())
 //! ```
 
+mod areas;
 pub mod atomic_file;
 mod classes;
 pub mod coco_rle;

@@ -33,6 +33,7 @@ mod refinement;
 mod review;
 mod segmentation;
 mod segmenter;
+mod unsure_background;
 
 pub use attention::{AttentionMapper, AttentionMaps};
 pub use candle_core::Device;
@@ -40,10 +41,9 @@ pub use dense_crf::{Normalization as CrfNormalization, Params as CrfParams};
 pub use device::{DeviceName, suitable_precision};
 pub use embedded::embedded_model;
 pub use error::SegmentError;
-pub use refinement::{
-    CrfPreset, refined_label_map, refined_label_map_at, refined_scores, without_unsure_background,
-};
+pub use refinement::{CrfPreset, refined_label_map, refined_label_map_at, refined_scores};
 pub use review::{LeastSure, Review, ReviewPictures, ReviewedMask};
 pub use segmentation::{RawScores, Segmentation, TagMode};
 pub use segmenter::{Segmenter, SegmenterOptions, Supervision, Symmetries, Tiling, random_model};
+pub use unsure_background::UnsureBackground;
 pub use vitpcm_nets::{DeepLabModel, Model, Precision, Storage};

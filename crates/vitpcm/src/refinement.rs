@@ -4,7 +4,7 @@ use crate::SegmentError;
 use dense_crf::{DenseCrf, Layout, Params};
 use image::RgbImage;
 use vitpcm_masks::resampling::Alignment;
-use vitpcm_masks::{IGNORE, LabelMap, ScoreMap};
+use vitpcm_masks::{LabelMap, ScoreMap};
 
 /// CRF settings that papers report, by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,27 +94,6 @@ pub fn refined_scores(
     Ok(ScoreMap::new(scores_on_grid.num_classes(), width, height, planes)?)
 }
 
-/// The mask with [`IGNORE`] where it says background while the network's own score for it, before any CRF, is below
-/// `least`. Parts of objects that the network takes for background seldom have a score near 1: who trains on the mask
-/// learns no false background from them.
-pub fn without_unsure_background(
-    mask: LabelMap,
-    scores_on_grid: &ScoreMap,
-    alignment: Alignment,
-    least: f32,
-) -> Result<LabelMap, SegmentError> {
-    let ((width, height), (columns, rows)) = (mask.size(), scores_on_grid.size());
-    let background = ScoreMap::new(1, columns, rows, scores_on_grid.plane(0).to_vec())?;
-    let background = background.resized(width, height, alignment)?;
-    let mut labels = mask.into_labels();
-    for (label, &score) in labels.iter_mut().zip(background.scores()) {
-        if *label == 0 && score < least {
-            *label = IGNORE;
-        }
-    }
-    Ok(LabelMap::new(width, height, labels)?)
-}
-
 /// The CRF over the classes that take part, and which ones these are.
 fn crf_at_image_size(
     scores_on_grid: &ScoreMap,
@@ -175,17 +154,5 @@ mod tests {
         assert_eq!(refined.size(), (192, 144));
         let expected = (0..192 * 144).map(|i| if i % 192 < 90 { 0 } else { 3 });
         assert!(refined.labels().iter().copied().eq(expected), "{:?}", &refined.labels()[..192]);
-    }
-
-    #[test]
-    fn background_that_the_network_is_not_sure_of_is_left_open() {
-        // Two cells side by side, sure and unsure of the background, above two of class 1.
-        let scores = ScoreMap::new(2, 2, 2, vec![0.99, 0.6, 0.1, 0.1, 0.01, 0.4, 0.9, 0.9]).unwrap();
-        let mask = scores.label_map_at(2, 2, Alignment::HalfPixel).unwrap();
-        assert_eq!(mask.labels(), [0, 0, 1, 1]);
-        let open =
-            |least| without_unsure_background(mask.clone(), &scores, Alignment::HalfPixel, least).unwrap();
-        assert_eq!(open(0.97).labels(), [0, IGNORE, 1, 1]);
-        assert_eq!(open(0.0), mask);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, anyhow};
 use image::RgbImage;
-use vitpcm::{ReviewedMask, Segmentation, Segmenter, refined_label_map, without_unsure_background};
+use vitpcm::{ReviewedMask, Segmentation, Segmenter, refined_label_map};
 use vitpcm_data::{DataError, ImageLimits, read_image};
 use vitpcm_masks::{Classes, LabelMap};
 
@@ -171,8 +171,8 @@ fn write_one(args: &Args, classes: &Classes, item: &Segmented<'_>) -> anyhow::Re
     } else {
         segmentation.label_map()
     };
-    let mask = match args.sure_background {
-        Some(least) => without_unsure_background(mask, scores, alignment, least)?,
+    let mask = match args.unsure_options.unsure_background() {
+        Some(unsure) => unsure.apply(&mask, scores, alignment)?,
         None => mask,
     };
     let results =

@@ -1,0 +1,113 @@
+//! Background of which the network is not sure: it often holds the parts of things that tell no class.
+
+use crate::SegmentError;
+use vitpcm_masks::resampling::Alignment;
+use vitpcm_masks::{IGNORE, LabelMap, ScoreMap};
+
+/// What is background with a low score, and what becomes of it. Parts of things that the network takes for background
+/// (clothes, table tops) seldom have a score near 1; the seams around things have low scores too, but they are thin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UnsureBackground {
+    /// Background with a score of the network's own, before any CRF, below this is not sure.
+    pub sure_from: f32,
+    /// Only areas that are covered by discs of this radius within them, as a share of the mask's longer side; 0: all.
+    pub disc_radius: f64,
+    /// Whether it goes to the likeliest thing; otherwise it is left open ([`IGNORE`]).
+    pub is_filled: bool,
+}
+
+impl UnsureBackground {
+    /// The mask with its unsure background filled or left open.
+    pub fn apply(
+        &self,
+        mask: &LabelMap,
+        scores_on_grid: &ScoreMap,
+        alignment: Alignment,
+    ) -> Result<LabelMap, SegmentError> {
+        let ((width, height), (columns, rows)) = (mask.size(), scores_on_grid.size());
+        let background = ScoreMap::new(1, columns, rows, scores_on_grid.plane(0).to_vec())?;
+        let background = background.resized(width, height, alignment)?;
+        let is_unsure = |(&label, &score)| label == 0 && score < self.sure_from;
+        let with_open = |(pixel, open)| if open { IGNORE } else { mask.labels()[pixel] };
+        let unsure = mask.labels().iter().zip(background.scores()).map(is_unsure);
+        let opened = LabelMap::new(width, height, unsure.enumerate().map(with_open).collect())?;
+        let areas = opened.wide_areas(IGNORE, self.disc_radius * width.max(height) as f64);
+        let instead = if self.is_filled {
+            likeliest_things(scores_on_grid, width, height, alignment)?
+        } else {
+            LabelMap::new(width, height, vec![IGNORE; width * height])?
+        };
+        let labels = mask.labels().iter().zip(instead.labels()).zip(areas);
+        let labels = labels.map(|((&label, &instead), is_area)| if is_area { instead } else { label });
+        Ok(LabelMap::new(width, height, labels.collect())?)
+    }
+}
+
+/// The class of the highest score but the background's; background where no other has any.
+fn likeliest_things(
+    scores_on_grid: &ScoreMap,
+    width: usize,
+    height: usize,
+    alignment: Alignment,
+) -> Result<LabelMap, SegmentError> {
+    let (columns, rows) = scores_on_grid.size();
+    let mut planes = scores_on_grid.scores().to_vec();
+    planes[..columns * rows].fill(0.0);
+    let things = ScoreMap::new(scores_on_grid.num_classes(), columns, rows, planes)?;
+    Ok(things.label_map_at(width, height, alignment)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 8×8 cells: thing 2 on the left, sure background on the right, unsure background (0.7, else class 1) one cell wide
+    /// between them and four cells high below both.
+    fn example() -> (LabelMap, ScoreMap) {
+        let (columns, rows) = (8, 8);
+        let mut scores = vec![0.0; 3 * columns * rows];
+        for cell in 0..columns * rows {
+            let (x, y) = (cell % columns, cell / columns);
+            let [background, first, second] = match (x, y) {
+                (_, 4..) | (3, _) => [0.7, 0.2, 0.1],
+                (..3, _) => [0.1, 0.1, 0.8],
+                _ => [0.99, 0.005, 0.005],
+            };
+            for (class, score) in [background, first, second].into_iter().enumerate() {
+                scores[class * columns * rows + cell] = score;
+            }
+        }
+        let scores = ScoreMap::new(3, columns, rows, scores).unwrap();
+        (scores.arg_max(), scores)
+    }
+
+    /// The first row and the seventh.
+    fn rows_of(sure_from: f32, disc_radius: f64, is_filled: bool) -> [Vec<u8>; 2] {
+        let (mask, scores) = example();
+        let changed = UnsureBackground { sure_from, disc_radius, is_filled };
+        let changed = changed.apply(&mask, &scores, Alignment::HalfPixel).unwrap();
+        [0, 6].map(|y| changed.labels()[y * 8..][..8].to_vec())
+    }
+
+    #[test]
+    fn unsure_background_is_left_open_or_goes_to_the_likeliest_thing() {
+        let o = IGNORE;
+        assert_eq!(rows_of(0.8, 0.0, false), [vec![2, 2, 2, o, 0, 0, 0, 0], vec![o; 8]]);
+        assert_eq!(rows_of(0.8, 0.0, true), [vec![2, 2, 2, 1, 0, 0, 0, 0], vec![1; 8]]);
+        assert_eq!(rows_of(0.6, 0.0, true), [vec![2, 2, 2, 0, 0, 0, 0, 0], vec![0; 8]]);
+    }
+
+    #[test]
+    fn seams_narrower_than_the_disc_stay_background() {
+        assert_eq!(rows_of(0.8, 0.15, true), [vec![2, 2, 2, 0, 0, 0, 0, 0], vec![1; 8]]);
+        assert_eq!(rows_of(0.8, 0.7, true), [vec![2, 2, 2, 0, 0, 0, 0, 0], vec![0; 8]]);
+    }
+
+    #[test]
+    fn an_image_in_which_nothing_else_has_a_score_stays_background() {
+        let scores = ScoreMap::new(2, 1, 1, vec![0.3, 0.0]).unwrap();
+        let unsure = UnsureBackground { sure_from: 0.9, disc_radius: 0.0, is_filled: true };
+        let mask = scores.arg_max();
+        assert_eq!(unsure.apply(&mask, &scores, Alignment::HalfPixel).unwrap(), mask);
+    }
+}
