@@ -1,28 +1,31 @@
 //! What becomes of background that the network is not sure of, as options.
 
+use clap::ArgGroup;
 use vitpcm::UnsureBackground;
 
 #[derive(clap::Args)]
+#[command(group = ArgGroup::new("unsure").multiple(true))]
 pub(crate) struct UnsureOptions {
     /// Leave open (255) what is background with a lower score than this: for masks to train on
-    #[arg(long, value_name = "0..1", value_parser = share)]
+    #[arg(long, value_name = "0..1", value_parser = share, group = "unsure")]
     sure_background: Option<f32>,
-    /// Of that, only areas as wide as discs whose radius is this share of the longer side: clothes and table tops, not
-    /// the seams of things
-    #[arg(long, value_name = "0..1", requires = "sure_background", default_value = "0", value_parser = share)]
-    unsure_areas: f32,
-    /// Give it to the likeliest class instead of leaving it open: whole things, as with
-    /// --sure-background 0.9 --unsure-areas 0.05
-    #[arg(long, requires = "sure_background")]
+    /// Give wide areas of background with a score below 0.9, or that of --sure-background, to the likeliest class: whole
+    /// things, with clothes and table tops
+    #[arg(long, group = "unsure")]
     fill_unsure: bool,
+    /// Of what is not sure, only areas as wide as discs whose radius is this share of the longer side, not the seams of
+    /// things [default: 0; with --fill-unsure 0.05]
+    #[arg(long, value_name = "0..1", value_parser = share, requires = "unsure")]
+    unsure_areas: Option<f32>,
 }
 
 impl UnsureOptions {
     /// What was asked for; `None` leaves masks as they are.
     pub(crate) fn unsure_background(&self) -> Option<UnsureBackground> {
-        self.sure_background.map(|sure_from| UnsureBackground {
+        let (sure_from, areas) = if self.fill_unsure { (Some(0.9), 0.05) } else { (None, 0.0) };
+        self.sure_background.or(sure_from).map(|sure_from| UnsureBackground {
             sure_from,
-            disc_radius: f64::from(self.unsure_areas),
+            disc_radius: f64::from(self.unsure_areas.unwrap_or(areas)),
             is_filled: self.fill_unsure,
         })
     }

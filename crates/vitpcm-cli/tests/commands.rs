@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use vitpcm_data::DrawnScenes;
-use vitpcm_masks::{LabelMap, StoredScores, read_label_png, write_label_png};
+use vitpcm_masks::{IGNORE, LabelMap, StoredScores, read_label_png, write_label_png};
 
 fn vitpcm(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_vitpcm")).args(arguments).output().unwrap()
@@ -242,6 +242,49 @@ fn refine_gives_what_segment_with_crf_gives() {
     assert!(num_different * 200 < direct.labels().len(), "{num_different} pixels differ");
     let (_, stderr) = check(&["refine", "--images", &images, "--scores", &images, "--out", &stored], 3);
     assert!(stderr.contains("has scores in"), "{stderr}");
+}
+
+#[test]
+fn background_that_is_not_sure_is_left_open_or_filled() {
+    let folder = Folder::with_scenes_and_model();
+    let (images, model) = (folder.text("scenes/images"), folder.text("model.safetensors"));
+    let segment = [
+        "segment",
+        &images,
+        "--model",
+        &model,
+        "--size",
+        "256",
+        "--tags",
+        "disc,cross",
+        "--format",
+        "png,npz",
+    ];
+    let labels = |out: &str, more: &[&str]| {
+        let out = folder.text(out);
+        check(&[&segment[..], &["--out", &out], more].concat(), 0);
+        read_label_png(&Path::new(&out).join("scene-0001.png")).unwrap().into_labels()
+    };
+    let plain = labels("plain", &[]);
+    assert!(plain.contains(&0) && plain.iter().any(|&label| label > 0), "{plain:?}");
+    // No score of this network is 1: all of its background is not sure.
+    let as_asked = |expected: fn(u8) -> bool, changed: &[u8]| {
+        plain.iter().zip(changed).all(|(&was, &is)| if was == 0 { expected(is) } else { is == was })
+    };
+    assert!(as_asked(|label| label == IGNORE, &labels("open", &["--sure-background", "1"])));
+    let all = ["--sure-background", "1", "--unsure-areas", "0", "--fill-unsure"];
+    assert!(as_asked(|label| (1..IGNORE).contains(&label), &labels("filled", &all)));
+    assert!(as_asked(|label| label != IGNORE, &labels("as-suggested", &["--fill-unsure"])));
+
+    let (scores, out) = (folder.text("plain/npz"), folder.text("refined"));
+    let refine = ["refine", "--images", &images, "--scores", &scores, "--out", &out];
+    check(&[&refine[..], &all].concat(), 0);
+    let refined = read_label_png(&Path::new(&out).join("scene-0001.png")).unwrap();
+    assert!(refined.labels().iter().all(|label| (1..IGNORE).contains(label)));
+    let (_, stderr) = check(&[&refine[..], &["--unsure-areas", "0.1"]].concat(), 2);
+    assert!(stderr.contains("--sure-background") && stderr.contains("--fill-unsure"), "{stderr}");
+    let (_, stderr) = check(&[&refine[..], &["--sure-background", "90"]].concat(), 2);
+    assert!(stderr.contains("expected a number from 0 to 1"), "{stderr}");
 }
 
 #[test]

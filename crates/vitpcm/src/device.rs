@@ -56,7 +56,7 @@ pub fn suitable_precision(device: &Device) -> Precision {
 #[cfg(feature = "cuda")]
 fn open_cuda(number: usize) -> Result<Device, SegmentError> {
     vitpcm_nets::open_cuda(number)
-        .map_err(|error| SegmentError::Device { name: format!("cuda:{number}"), reason: error.to_string() })
+        .map_err(|error| SegmentError::Device { name: format!("cuda:{number}"), reason: plain_reason(error) })
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -68,7 +68,7 @@ fn open_cuda(number: usize) -> Result<Device, SegmentError> {
 #[cfg(feature = "metal")]
 fn open_metal() -> Result<Device, SegmentError> {
     Device::new_metal(0)
-        .map_err(|error| SegmentError::Device { name: "metal".to_owned(), reason: error.to_string() })
+        .map_err(|error| SegmentError::Device { name: "metal".to_owned(), reason: plain_reason(error) })
 }
 
 #[cfg(not(feature = "metal"))]
@@ -77,9 +77,26 @@ fn open_metal() -> Result<Device, SegmentError> {
     Err(SegmentError::Device { name: "metal".to_owned(), reason })
 }
 
+/// That there is no such device needs no backtrace, not even with RUST_BACKTRACE set.
+#[cfg(any(feature = "cuda", feature = "metal", test))]
+fn plain_reason(error: candle_core::Error) -> String {
+    match error {
+        candle_core::Error::WithBacktrace { inner, .. } => plain_reason(*inner),
+        error => error.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_device_is_told_in_one_line() {
+        let error = candle_core::Error::Msg("no device is detected".to_owned());
+        let backtrace = Box::new(std::backtrace::Backtrace::force_capture());
+        let error = candle_core::Error::WithBacktrace { inner: Box::new(error), backtrace };
+        assert_eq!(plain_reason(error), "no device is detected");
+    }
 
     #[test]
     fn devices_have_the_names_that_the_help_gives() {
