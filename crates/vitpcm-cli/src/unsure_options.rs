@@ -22,12 +22,11 @@ pub(crate) struct UnsureOptions {
 impl UnsureOptions {
     /// What was asked for; `None` leaves masks as they are.
     pub(crate) fn unsure_background(&self) -> Option<UnsureBackground> {
-        let (sure_from, areas) = if self.fill_unsure { (Some(0.9), 0.05) } else { (None, 0.0) };
-        self.sure_background.or(sure_from).map(|sure_from| UnsureBackground {
-            sure_from,
-            disc_radius: f64::from(self.unsure_areas.unwrap_or(areas)),
-            is_filled: self.fill_unsure,
-        })
+        let suggested = self.fill_unsure.then_some(UnsureBackground::FILLED);
+        let sure_from = self.sure_background.or(suggested.map(|suggested| suggested.sure_from))?;
+        let suggested_radius = suggested.map_or(0.0, |suggested| suggested.disc_radius);
+        let disc_radius = self.unsure_areas.map_or(suggested_radius, f64::from);
+        Some(UnsureBackground { sure_from, disc_radius, is_filled: self.fill_unsure })
     }
 }
 

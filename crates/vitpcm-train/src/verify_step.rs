@@ -9,7 +9,7 @@ use vitpcm_ops::{ResizeRule, cross_entropy, resize_grid};
 
 use crate::crop_batch::{CropBatch, CropTarget, SeenAt, cells_at};
 use crate::error::Result;
-use crate::teacher::{self, Projection, Teacher};
+use crate::teacher::{Projection, Teacher};
 
 /// The network as it is trained.
 #[derive(Debug)]
@@ -57,9 +57,7 @@ impl VerifyStep {
         lessons: Option<Lessons>,
         mut parameters: Parameters,
     ) -> Result<Self> {
-        let is_learned =
-            |name: &str| !is_frozen_norm(name) && (lessons.is_some() || !name.starts_with(teacher::PREFIX));
-        let variables = parameters.make_trainable(is_learned)?;
+        let variables = parameters.make_trainable(|name| !is_frozen_norm(name))?;
         let lessons = match lessons {
             Some(lessons) => Some((lessons, Projection::new(&parameters)?)),
             None => None,

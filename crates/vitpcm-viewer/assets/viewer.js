@@ -28,7 +28,11 @@ const say = (text) => { element("status").textContent = text; };
 const classIndex = (name) => model.classes.findIndex((one) => one.name === name);
 const palette = () => palettes[element("palette").value];
 const colourOf = (name) => palette()[classIndex(name)] ?? [128, 128, 128];
-const crfStrength = () => (element("crf").checked ? Number(element("strength").value) : null);
+const refinement = () => ({
+  crf: element("crf").checked ? Number(element("strength").value) : null,
+  fill: element("fill").checked,
+});
+const isRefined = ({ crf, fill }) => crf !== null || fill;
 const suggestedTags = (info) => new Set(info.tags.filter((tag) => tag.suggested).map((tag) => tag.name));
 const tagsWish = (picture) => (picture.isAny ? "any" : [...picture.chosen]);
 
@@ -227,10 +231,11 @@ async function updateMask() {
 async function makeMask(picture, signal) {
   if (picture?.state !== "ready") return;
   const wish = { tags: tagsWish(picture), size: "view" };
-  const crf = crfStrength();
-  const wantsBefore = element("compare").checked && crf !== null && element("before-what").value === "unrefined";
+  const refined = refinement();
+  const wantsBefore =
+    element("compare").checked && isRefined(refined) && element("before-what").value === "unrefined";
   try {
-    const made = await api.mask(picture.info.id, { ...wish, crf }, signal);
+    const made = await api.mask(picture.info.id, { ...wish, ...refined }, signal);
     const mask = await labelsOf(made.mask);
     const before = wantsBefore ? await labelsOf((await api.mask(picture.info.id, wish, signal)).mask) : null;
     if (signal.aborted || picture !== current) return;
@@ -240,8 +245,9 @@ async function makeMask(picture, signal) {
     drawCurrentLegend();
     const tags = picture.isAny ? "any tag" : made.tags.length > 0 ? made.tags.join(", ") : "no tag";
     const { width, height } = picture.info;
-    const refined = crf === null ? "" : `, refined ×${crf.toFixed(1)}`;
-    say(`${picture.name} · ${width} × ${height} · ${tags}${refined} · mask in ${Math.round(made.milliseconds)} ms`);
+    const edges = refined.crf === null ? "" : `, refined ×${refined.crf.toFixed(1)}`;
+    const areas = refined.fill ? ", filled" : "";
+    say(`${picture.name} · ${width} × ${height} · ${tags}${edges}${areas} · mask in ${Math.round(made.milliseconds)} ms`);
   } catch (error) {
     if (error.name === "AbortError" || signal.aborted) return;
     if (error.status === 404) sendAgain(picture);
@@ -288,17 +294,16 @@ const setSuggested = () => { if (current?.info) setTags(suggestedTags(current.in
 const setNone = () => setTags([]);
 const setAny = () => { if (current?.info) setTags(current.chosen, !current.isAny); };
 
-function crfChanged() {
-  const isOn = element("crf").checked;
-  element("strength").disabled = !isOn;
+function refinementChanged() {
+  element("strength").disabled = !element("crf").checked;
   element("strength-value").textContent = Number(element("strength").value).toFixed(1);
-  element("before-choice").hidden = !(isOn && element("compare").checked);
+  element("before-choice").hidden = !(isRefined(refinement()) && element("compare").checked);
   updateMask();
 }
 
 function compareChanged() {
   stage.setCompare(element("compare").checked);
-  crfChanged();
+  refinementChanged();
 }
 
 function setShow(value) {
@@ -324,8 +329,8 @@ async function saveThese(chosen) {
   buttons.forEach((button) => { button.disabled = true; });
   say("Making the download …");
   try {
-    const crf = crfStrength();
-    const name = await save(ready.map((picture) => ({ id: picture.info.id, tags: tagsWish(picture), crf })));
+    const wish = (picture) => ({ id: picture.info.id, tags: tagsWish(picture), ...refinement() });
+    const name = await save(ready.map(wish));
     say(`${name} saved.`);
   } catch (error) {
     tellProblem(error.message);
@@ -343,7 +348,8 @@ function nudge(id, by) {
 }
 
 const SHORTCUTS = {
-  o: () => click("files"), s: setSuggested, n: setNone, a: setAny, c: () => click("crf"), b: () => click("compare"),
+  o: () => click("files"), s: setSuggested, n: setNone, a: setAny,
+  c: () => click("crf"), f: () => click("fill"), b: () => click("compare"),
   v: () => {
     const order = ["overlay", "mask", "photo"];
     setShow(order[(order.indexOf(document.querySelector('input[name="show"]:checked').value) + 1) % 3]);
@@ -390,8 +396,9 @@ function listen() {
   on("opacity", "input", (event) => stage.setOpacity(event.target.value / 100));
   on("compare", "change", compareChanged);
   on("before-what", "change", updateMask);
-  on("crf", "change", crfChanged);
-  on("strength", "input", crfChanged);
+  on("crf", "change", refinementChanged);
+  on("fill", "change", refinementChanged);
+  on("strength", "input", refinementChanged);
   on("download", "click", () => saveThese([current]));
   on("download-all", "click", () => saveThese(pictures));
   for (const input of document.querySelectorAll('input[name="show"]')) {

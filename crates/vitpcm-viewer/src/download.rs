@@ -116,11 +116,13 @@ struct ImageWishFields {
     tags: crate::kept_image::TagsWanted,
     #[serde(default)]
     crf: Option<f32>,
+    #[serde(default)]
+    fill: bool,
 }
 
 impl From<ImageWishFields> for ImageWish {
-    fn from(ImageWishFields { id, tags, crf }: ImageWishFields) -> ImageWish {
-        ImageWish { id, mask: MaskWish { tags, crf, ..MaskWish::default() } }
+    fn from(ImageWishFields { id, tags, crf, fill }: ImageWishFields) -> ImageWish {
+        ImageWish { id, mask: MaskWish { tags, crf, fill, ..MaskWish::default() } }
     }
 }
 

@@ -7,7 +7,7 @@ use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder, RgbImage};
 use serde::Deserialize;
 use std::sync::{Arc, Mutex, PoisonError};
-use vitpcm::{CrfParams, RawScores, Segmentation, TagMode, refined_label_map_at};
+use vitpcm::{CrfParams, RawScores, Segmentation, TagMode, UnsureBackground, refined_label_map_at};
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, LabelMap};
 
@@ -69,6 +69,9 @@ pub(crate) struct MaskWish {
     /// Strength of the CRF: its paper's weights times this. Without it, no CRF.
     #[serde(default)]
     pub(crate) crf: Option<f32>,
+    /// Whether wide areas that are no sure background go to the likeliest of the tags.
+    #[serde(default)]
+    pub(crate) fill: bool,
     #[serde(default)]
     pub(crate) size: MaskSize,
 }
@@ -187,6 +190,10 @@ impl KeptImage {
                 refined_label_map_at(scores, self.view(), alignment, &params, (width, height))?
             }
         };
+        let mask = match wish.fill {
+            true => UnsureBackground::FILLED.apply(&mask, scores, alignment)?,
+            false => mask,
+        };
         Ok(MadeMask { mask, segmentation })
     }
 }
@@ -249,8 +256,8 @@ mod tests {
         let pixels =
             RgbImage::from_fn(width, height, |x, _| if 2 * x < width { Rgb([20; 3]) } else { Rgb([220; 3]) });
         let scores = RawScores {
-            scores_on_grid: ScoreMap::new(3, 2, 1, vec![0.9, 0.1, 0.1, 0.8, 0.0, 0.1]).unwrap(),
-            tag_probabilities: vec![0.9, 0.8, 0.1],
+            scores_on_grid: ScoreMap::new(3, 2, 1, vec![0.95, 0.04, 0.05, 0.9, 0.0, 0.06]).unwrap(),
+            tag_probabilities: vec![0.95, 0.9, 0.06],
             background_threshold: None,
             image_size: (width as usize, height as usize),
             alignment: Alignment::HalfPixel,
@@ -273,6 +280,10 @@ mod tests {
         assert_eq!(labels_of(r#"{"tags": []}"#), [0; 40]);
         assert!(labels_of(r#"{"tags": ["cat"]}"#).contains(&2));
         assert_eq!(labels_of(r#"{"tags": ["dog"], "crf": 1.0}"#), half_dog);
+        // From the middle of the left cell on the background's score falls below 0.9.
+        let mostly_dog: Vec<u8> = (0..40).map(|x| u8::from(x >= 11)).collect();
+        assert_eq!(labels_of(r#"{"tags": ["dog"], "fill": true}"#), mostly_dog);
+        assert_eq!(labels_of(r#"{"tags": [], "fill": true}"#), [0; 40]);
     }
 
     #[test]

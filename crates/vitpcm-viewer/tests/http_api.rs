@@ -55,10 +55,13 @@ fn an_image_is_sent_once_and_masked_for_any_tags() {
     }
     let segmentation = scores.with_tags(TagMode::Given(&[1, 2])).unwrap();
     let params = vitpcm::CrfParams { gaussian_weight: 6.0, bilateral_weight: 8.0, ..Default::default() };
-    let refined =
-        vitpcm::refined_label_map(&segmentation.scores_on_grid, &picture, segmentation.alignment, &params);
-    let answer = server.post_json(&mask_path, &json!({"tags": ["dog", "person"], "crf": 2.0})).json();
-    assert_eq!(answer["mask"], data_url(&refined.unwrap()));
+    let (on_grid, alignment) = (&segmentation.scores_on_grid, segmentation.alignment);
+    let refined = vitpcm::refined_label_map(on_grid, &picture, alignment, &params).unwrap();
+    let mut wish = json!({"tags": ["dog", "person"], "crf": 2.0});
+    assert_eq!(server.post_json(&mask_path, &wish).json()["mask"], data_url(&refined));
+    let filled = vitpcm::UnsureBackground::FILLED.apply(&refined, on_grid, alignment).unwrap();
+    wish["fill"] = json!(true);
+    assert_eq!(server.post_json(&mask_path, &wish).json()["mask"], data_url(&filled));
 
     let view = server.get(&format!("/api/images/{id}/view"));
     let view = image::load_from_memory_with_format(&view.body, ImageFormat::Jpeg).unwrap();

@@ -17,6 +17,10 @@ pub struct UnsureBackground {
 }
 
 impl UnsureBackground {
+    /// What made the best masks of VOC's training images.
+    pub const FILLED: UnsureBackground =
+        UnsureBackground { sure_from: 0.9, disc_radius: 0.05, is_filled: true };
+
     /// The mask with its unsure background filled or left open.
     pub fn apply(
         &self,

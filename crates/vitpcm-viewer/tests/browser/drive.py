@@ -203,6 +203,13 @@ def drive(page, photos, folder):
     assert page.mask() == refined
     page.screenshot("viewer-light")
 
+    step("unsure areas filled, and the mask before that")
+    page.keys("f")
+    page.wait_for_mask(", filled ·")
+    page.keys("f")
+    page.wait_for_mask("refined ×1.0 ·")
+    assert page.mask() == refined
+
     step("heat maps, while a class is pointed at")
     row = next(b for b in page.all("#legend button") if "cat" in b.text)
     ActionChains(page.driver).move_to_element(row).perform()
