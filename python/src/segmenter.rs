@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use vitpcm::{
-    CrfParams, Device, DeviceName, Model, RawScores, SegmenterOptions, Symmetries, TagMode, embedded_model,
-    refined_label_map, suitable_precision,
+    CrfParams, Device, DeviceName, Model, RawScores, SegmenterOptions, Symmetries, TagMode, UnsureBackground,
+    embedded_model, refined_label_map, suitable_precision,
 };
 use vitpcm_masks::Classes;
 
@@ -147,11 +147,11 @@ impl Segmenter {
     /// tags: what is in the image, as names or numbers; "predict": what the model finds, from the probability threshold on;
     /// None: every class competes in every pixel. size: side in pixels for the network [default: the model's own]. scales: scores
     /// are averaged over these multiples of the size. symmetries: and over the 8 symmetries of the square. crf: True or a Crf:
-    /// the mask is refined. The interpreter's lock is released meanwhile.
+    /// the mask is refined. fill_unsure: wide areas that are no sure background go to the likeliest class. The interpreter's lock is released meanwhile.
     #[pyo3(signature = (image, tags = Some(Tags::Word("predict".to_owned())), *, threshold = 0.5, size = None,
-                        scales = None, symmetries = false, crf = CrfChoice::Default(false)))]
+                        scales = None, symmetries = false, crf = CrfChoice::Default(false), fill_unsure = false))]
     #[pyo3(
-        text_signature = "(self, image, tags='predict', *, threshold=0.5, size=None, scales=None, symmetries=False, crf=False)"
+        text_signature = "(self, image, tags='predict', *, threshold=0.5, size=None, scales=None, symmetries=False, crf=False, fill_unsure=False)"
     )]
     #[allow(clippy::too_many_arguments)] // keywords in Python
     fn segment(
@@ -163,6 +163,7 @@ impl Segmenter {
         scales: Option<Vec<f64>>,
         symmetries: bool,
         crf: CrfChoice,
+        fill_unsure: bool,
     ) -> PyResult<Segmentation> {
         let py = image.py();
         let mode = Mode::new(tags, threshold, &self.classes)?;
@@ -179,7 +180,7 @@ impl Segmenter {
             segmenter.1.score(&image)
         });
         let scores = Arc::new(scores.map_err(raised)?);
-        Segmentation::new(py, image, scores, self.classes.clone(), &mode, crf.params())
+        Segmentation::new(py, image, scores, self.classes.clone(), &mode, crf.params(), fill_unsure)
     }
 
     fn __repr__(&self) -> String {
@@ -236,14 +237,18 @@ impl Segmentation {
         class_list: Arc<Classes>,
         mode: &Mode,
         crf: Option<CrfParams>,
+        fill_unsure: bool,
     ) -> PyResult<Self> {
         let made = py.detach(|| {
             let segmentation = raw.with_tags(mode.tag_mode())?;
+            let (scores, alignment) = (&segmentation.scores_on_grid, segmentation.alignment);
             let mask = match &crf {
-                Some(params) => {
-                    refined_label_map(&segmentation.scores_on_grid, &image, segmentation.alignment, params)?
-                }
+                Some(params) => refined_label_map(scores, &image, alignment, params)?,
                 None => segmentation.label_map(),
+            };
+            let mask = match fill_unsure {
+                true => UnsureBackground::FILLED.apply(&mask, scores, alignment)?,
+                false => mask,
             };
             let sureness = segmentation.scores_on_grid.sureness();
             Ok((segmentation, mask, sureness))
@@ -279,18 +284,19 @@ impl Segmentation {
 
     /// The same image with other tags or another CRF, from the same run of the network.
     #[pyo3(signature = (tags = Some(Tags::Word("predict".to_owned())), *, threshold = 0.5,
-                        crf = CrfChoice::Default(false)))]
-    #[pyo3(text_signature = "(self, tags='predict', *, threshold=0.5, crf=False)")]
+                        crf = CrfChoice::Default(false), fill_unsure = false))]
+    #[pyo3(text_signature = "(self, tags='predict', *, threshold=0.5, crf=False, fill_unsure=False)")]
     fn with_tags(
         &self,
         py: Python<'_>,
         tags: Option<Tags>,
         threshold: f32,
         crf: CrfChoice,
+        fill_unsure: bool,
     ) -> PyResult<Segmentation> {
         let mode = Mode::new(tags, threshold, &self.class_list)?;
         let (image, raw, classes) = (self.image.clone(), self.raw.clone(), self.class_list.clone());
-        Segmentation::new(py, image, raw, classes, &mode, crf.params())
+        Segmentation::new(py, image, raw, classes, &mode, crf.params(), fill_unsure)
     }
 
     fn __repr__(&self) -> String {

@@ -177,6 +177,7 @@ def test_masks_are_those_of_the_command(segmenter, tmp_path):
     for name, options, arguments in [
         ("predicted", {}, []),
         ("given", {"tags": ["cat", "person"], "crf": True}, ["--tags=cat,person", "--crf"]),
+        ("filled", {"tags": ["person"], "fill_unsure": True}, ["--tags=person", "--fill-unsure"]),
         ("scales", {"tags": None, "scales": [0.75, 1.0]}, ["--no-tags", "--scales=0.75,1"]),
     ]:
         out = tmp_path / name

@@ -55,7 +55,12 @@ class Segmentation:
     @property
     def alignment(self) -> Literal["half-pixel", "align-corners"]: ...
     def with_tags(
-        self, tags: _Tags = "predict", *, threshold: float = 0.5, crf: Union[bool, Crf] = False
+        self,
+        tags: _Tags = "predict",
+        *,
+        threshold: float = 0.5,
+        crf: Union[bool, Crf] = False,
+        fill_unsure: bool = False,
     ) -> Segmentation:
         """The same image with other tags or another CRF, from the same run of the network."""
 
@@ -78,6 +83,7 @@ class Segmenter:
         scales: Optional[Sequence[float]] = None,
         symmetries: bool = False,
         crf: Union[bool, Crf] = False,
+        fill_unsure: bool = False,
     ) -> Segmentation:
         """Segment an image: uint8 of shape (height, width, 3)."""
 
