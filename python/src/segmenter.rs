@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use vitpcm::{
-    CrfParams, Device, DeviceName, Model, RawScores, SegmenterOptions, Symmetries, TagMode, UnsureBackground,
-    embedded_model, refined_label_map, suitable_precision,
+    CrfParams, Device, DeviceName, Model, RawScores, Refinement, SegmenterOptions, Symmetries, TagMode,
+    UnsureBackground, embedded_model, suitable_precision,
 };
 use vitpcm_masks::Classes;
 
@@ -36,14 +36,12 @@ pub(crate) enum CrfChoice {
     Default(bool),
 }
 
-impl CrfChoice {
-    fn params(self) -> Option<CrfParams> {
-        match self {
-            CrfChoice::Given(crf) => Some(crf.0),
-            CrfChoice::Default(true) => Some(CrfParams::default()),
-            CrfChoice::Default(false) => None,
-        }
-    }
+fn refinement(crf: CrfChoice, fill_unsure: bool) -> Refinement {
+    let crf = match crf {
+        CrfChoice::Given(crf) => Some(crf.0),
+        CrfChoice::Default(is_wanted) => is_wanted.then(CrfParams::default),
+    };
+    Refinement { crf, unsure: fill_unsure.then_some(UnsureBackground::FILLED) }
 }
 
 /// Which classes a mask may show, owned.
@@ -180,7 +178,7 @@ impl Segmenter {
             segmenter.1.score(&image)
         });
         let scores = Arc::new(scores.map_err(raised)?);
-        Segmentation::new(py, image, scores, self.classes.clone(), &mode, crf.params(), fill_unsure)
+        Segmentation::new(py, image, scores, self.classes.clone(), &mode, &refinement(crf, fill_unsure))
     }
 
     fn __repr__(&self) -> String {
@@ -236,20 +234,12 @@ impl Segmentation {
         raw: Arc<RawScores>,
         class_list: Arc<Classes>,
         mode: &Mode,
-        crf: Option<CrfParams>,
-        fill_unsure: bool,
+        refinement: &Refinement,
     ) -> PyResult<Self> {
         let made = py.detach(|| {
             let segmentation = raw.with_tags(mode.tag_mode())?;
             let (scores, alignment) = (&segmentation.scores_on_grid, segmentation.alignment);
-            let mask = match &crf {
-                Some(params) => refined_label_map(scores, &image, alignment, params)?,
-                None => segmentation.label_map(),
-            };
-            let mask = match fill_unsure {
-                true => UnsureBackground::FILLED.apply(&mask, scores, alignment)?,
-                false => mask,
-            };
+            let mask = refinement.label_map(scores, &image, alignment, segmentation.image_size)?;
             let sureness = segmentation.scores_on_grid.sureness();
             Ok((segmentation, mask, sureness))
         });
@@ -296,7 +286,7 @@ impl Segmentation {
     ) -> PyResult<Segmentation> {
         let mode = Mode::new(tags, threshold, &self.class_list)?;
         let (image, raw, classes) = (self.image.clone(), self.raw.clone(), self.class_list.clone());
-        Segmentation::new(py, image, raw, classes, &mode, crf.params(), fill_unsure)
+        Segmentation::new(py, image, raw, classes, &mode, &refinement(crf, fill_unsure))
     }
 
     fn __repr__(&self) -> String {

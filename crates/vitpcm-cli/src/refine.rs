@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use vitpcm::{CrfParams, refined_label_map};
+use vitpcm::Refinement;
 use vitpcm_data::{ImageLimits, read_image};
 use vitpcm_masks::StoredScores;
 
@@ -69,12 +69,13 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let _lock = ranks.is_first().then(|| output::lock_folder(&args.out, "refine")).transpose()?;
     ranks.any(false); // no rank begins before the folder is ours
 
-    let params = args.crf_options.params();
+    let refinement =
+        Refinement { crf: Some(args.crf_options.params()), unsure: args.unsure_options.unsure_background() };
     let num_failed = AtomicUsize::new(0);
     let own: Vec<&Input> = with_scores.iter().copied().skip(ranks.rank()).step_by(ranks.size()).collect();
     let bar = messages.progress_bar(own.len(), "refining");
     own.par_iter().for_each(|input| {
-        if let Err(error) = refine_one(args, input, &scores_of(input), &params) {
+        if let Err(error) = refine_one(args, input, &scores_of(input), &refinement) {
             num_failed.fetch_add(1, Ordering::Relaxed);
             bar.suspend(|| messages.failure(described(&error)));
         }
@@ -123,7 +124,7 @@ fn write_exports(args: &Args, inputs: &[&Input], messages: &Messages) -> anyhow:
     exports.write_what_is_there(finished, messages)
 }
 
-fn refine_one(args: &Args, input: &Input, scores: &Path, params: &CrfParams) -> anyhow::Result<()> {
+fn refine_one(args: &Args, input: &Input, scores: &Path, refinement: &Refinement) -> anyhow::Result<()> {
     let stored = StoredScores::read_within(scores, args.limits().max_pixels)?;
     let image = read_image(&input.path, &args.limits())?;
     let image_size = (image.width() as usize, image.height() as usize);
@@ -131,12 +132,9 @@ fn refine_one(args: &Args, input: &Input, scores: &Path, params: &CrfParams) -> 
         let (path, scores) = (input.path.display(), scores.display());
         bail!("{path} is {image_size:?} pixels, but {scores} was made for {:?}", stored.image_size);
     }
-    let mask = refined_label_map(&stored.scores, &image, stored.alignment, params)
+    let mask = refinement
+        .label_map(&stored.scores, &image, stored.alignment, image_size)
         .with_context(|| format!("{}", input.path.display()))?;
-    let mask = match args.unsure_options.unsure_background() {
-        Some(unsure) => unsure.apply(&mask, &stored.scores, stored.alignment)?,
-        None => mask,
-    };
     let peaks = stored.scores.peaks();
     let tags: Vec<usize> = (1..peaks.len()).filter(|&class| peaks[class] > 0.0).collect();
     let results = Results {

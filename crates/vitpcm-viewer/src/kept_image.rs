@@ -7,7 +7,7 @@ use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder, RgbImage};
 use serde::Deserialize;
 use std::sync::{Arc, Mutex, PoisonError};
-use vitpcm::{CrfParams, RawScores, Segmentation, TagMode, UnsureBackground, refined_label_map_at};
+use vitpcm::{CrfParams, RawScores, Refinement, Segmentation, TagMode, UnsureBackground};
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, LabelMap};
 
@@ -173,27 +173,18 @@ impl KeptImage {
             }
         };
         let segmentation = self.scores.with_tags(mode)?;
-        let (width, height) = match wish.size {
+        let size = match wish.size {
             MaskSize::Image => self.size(),
             MaskSize::View => self.view_size(),
         };
+        let crf = wish.crf.map(crf_params).transpose()?;
+        if crf.is_some() && segmentation.tags.len() >= MAX_CRF_CLASSES {
+            let text = format!("the CRF takes fewer than {MAX_CRF_CLASSES} tags at a time; choose some");
+            return Err(Refusal::unprocessable(text));
+        }
+        let refinement = Refinement { crf, unsure: wish.fill.then_some(UnsureBackground::FILLED) };
         let (scores, alignment) = (&segmentation.scores_on_grid, segmentation.alignment);
-        let mask = match wish.crf {
-            None => scores.label_map_at(width, height, alignment).map_err(vitpcm::SegmentError::from)?,
-            Some(strength) => {
-                let params = crf_params(strength)?;
-                if segmentation.tags.len() >= MAX_CRF_CLASSES {
-                    let text =
-                        format!("the CRF takes fewer than {MAX_CRF_CLASSES} tags at a time; choose some");
-                    return Err(Refusal::unprocessable(text));
-                }
-                refined_label_map_at(scores, self.view(), alignment, &params, (width, height))?
-            }
-        };
-        let mask = match wish.fill {
-            true => UnsureBackground::FILLED.apply(&mask, scores, alignment)?,
-            false => mask,
-        };
+        let mask = refinement.label_map(scores, self.view(), alignment, size)?;
         Ok(MadeMask { mask, segmentation })
     }
 }

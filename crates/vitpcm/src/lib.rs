@@ -41,7 +41,7 @@ pub use dense_crf::{Normalization as CrfNormalization, Params as CrfParams};
 pub use device::{DeviceName, suitable_precision};
 pub use embedded::embedded_model;
 pub use error::SegmentError;
-pub use refinement::{CrfPreset, refined_label_map, refined_label_map_at, refined_scores};
+pub use refinement::{CrfPreset, Refinement, refined_label_map, refined_scores};
 pub use review::{LeastSure, Review, ReviewPictures, ReviewedMask};
 pub use segmentation::{RawScores, Segmentation, TagMode};
 pub use segmenter::{Segmenter, SegmenterOptions, Supervision, Symmetries, Tiling, random_model};

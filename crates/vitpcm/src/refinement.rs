@@ -1,6 +1,6 @@
 //! Scores on a grid and the image they belong to, refined by a dense CRF at the image's size.
 
-use crate::SegmentError;
+use crate::{SegmentError, UnsureBackground};
 use dense_crf::{DenseCrf, Layout, Params};
 use image::RgbImage;
 use vitpcm_masks::resampling::Alignment;
@@ -44,6 +44,36 @@ impl CrfPreset {
     }
 }
 
+/// What is done between scores and a mask.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Refinement {
+    /// The dense CRF, where it is wanted.
+    pub crf: Option<Params>,
+    /// What becomes of background that is not sure, behind the CRF.
+    pub unsure: Option<UnsureBackground>,
+}
+
+impl Refinement {
+    /// The mask at the size `mask_size` = (width, height). The CRF works over `image`, which may be a smaller copy of
+    /// what the mask is for.
+    pub fn label_map(
+        &self,
+        scores_on_grid: &ScoreMap,
+        image: &RgbImage,
+        alignment: Alignment,
+        mask_size: (usize, usize),
+    ) -> Result<LabelMap, SegmentError> {
+        let mask = match &self.crf {
+            Some(params) => refined_label_map_at(scores_on_grid, image, alignment, params, mask_size)?,
+            None => scores_on_grid.label_map_at(mask_size.0, mask_size.1, alignment)?,
+        };
+        match &self.unsure {
+            Some(unsure) => unsure.apply(&mask, scores_on_grid, alignment),
+            None => Ok(mask),
+        }
+    }
+}
+
 /// A class whose score is nowhere above this stays out of the CRF: its unary cost is as large as all that neighbours could
 /// say for it, and none of them says anything. A network that needs no tags gives every class a little everywhere.
 const NEGLIGIBLE_PEAK: f32 = 1e-3;
@@ -63,7 +93,7 @@ pub fn refined_label_map(
 
 /// The mask at the size `mask_size` = (width, height), after a CRF over `image`, which may be a smaller copy of what the
 /// mask is for: time and memory are then those of the small one.
-pub fn refined_label_map_at(
+fn refined_label_map_at(
     scores_on_grid: &ScoreMap,
     image: &RgbImage,
     alignment: Alignment,

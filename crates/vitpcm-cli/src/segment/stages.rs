@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, anyhow};
 use image::RgbImage;
-use vitpcm::{ReviewedMask, Segmentation, Segmenter, refined_label_map};
+use vitpcm::{Refinement, ReviewedMask, Segmentation, Segmenter};
 use vitpcm_data::{DataError, ImageLimits, read_image};
 use vitpcm_masks::{Classes, LabelMap};
 
@@ -166,15 +166,11 @@ fn write_all(
 fn write_one(args: &Args, classes: &Classes, item: &Segmented<'_>) -> anyhow::Result<LabelMap> {
     let Segmented { input, image, segmentation } = item;
     let (scores, alignment) = (&segmentation.scores_on_grid, segmentation.alignment);
-    let mask: LabelMap = if args.crf {
-        refined_label_map(scores, image, alignment, &args.crf_options.params())?
-    } else {
-        segmentation.label_map()
+    let refinement = Refinement {
+        crf: args.crf.then(|| args.crf_options.params()),
+        unsure: args.unsure_options.unsure_background(),
     };
-    let mask = match args.unsure_options.unsure_background() {
-        Some(unsure) => unsure.apply(&mask, scores, alignment)?,
-        None => mask,
-    };
+    let mask = refinement.label_map(scores, image, alignment, segmentation.image_size)?;
     let results =
         Results { image, mask: &mask, scores_on_grid: scores, alignment, classes, tags: &segmentation.tags };
     let formats = written_per_image(&args.format, &args.export);
