@@ -4,7 +4,7 @@ use crate::LabelMap;
 
 impl LabelMap {
     /// The pixels of this label that discs of this radius, lying within them, cover: areas, not seams. What is beyond the
-    /// edge of the map is no obstacle to a disc. A radius of 0 gives all of them.
+    /// edge of the map is no obstacle to a disc. A radius of 0 gives all of them; one of more than 65,534 is taken for that.
     pub fn wide_areas(&self, label: u8, radius: f64) -> Vec<bool> {
         let outside: Vec<bool> = self.labels().iter().map(|&other| other != label).collect();
         let centres: Vec<bool> = near(&outside, self.width(), radius).iter().map(|&near| !near).collect();
@@ -14,6 +14,7 @@ impl LabelMap {
 
 /// Whether a pixel of `set` is at most `radius` away, between the centres of pixels.
 fn near(set: &[bool], width: usize, radius: f64) -> Vec<bool> {
+    let radius = radius.min(f64::from(u16::MAX - 1));
     let distances = distances_in_columns(set, width);
     let mut result = Vec::with_capacity(set.len());
     let mut changes = vec![0i32; width + 1];
@@ -33,9 +34,9 @@ fn near(set: &[bool], width: usize, radius: f64) -> Vec<bool> {
     result
 }
 
-/// How far above or below the next pixel of `set` is; `u32::MAX` where its column has none.
-fn distances_in_columns(set: &[bool], width: usize) -> Vec<u32> {
-    let mut distances: Vec<u32> = set.iter().map(|&inside| if inside { 0 } else { u32::MAX }).collect();
+/// How far above or below the next pixel of `set` is; `u16::MAX` where that is farther, or its column has none.
+fn distances_in_columns(set: &[bool], width: usize) -> Vec<u16> {
+    let mut distances: Vec<u16> = set.iter().map(|&inside| if inside { 0 } else { u16::MAX }).collect();
     for i in width..distances.len() {
         distances[i] = distances[i].min(distances[i - width].saturating_add(1));
     }

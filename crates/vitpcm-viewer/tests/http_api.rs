@@ -59,7 +59,7 @@ fn an_image_is_sent_once_and_masked_for_any_tags() {
     let refined = vitpcm::refined_label_map(on_grid, &picture, alignment, &params).unwrap();
     let mut wish = json!({"tags": ["dog", "person"], "crf": 2.0});
     assert_eq!(server.post_json(&mask_path, &wish).json()["mask"], data_url(&refined));
-    let filled = vitpcm::UnsureBackground::FILLED.apply(&refined, on_grid, alignment).unwrap();
+    let filled = vitpcm::UnsureBackground::FILLED.apply(refined, on_grid, alignment).unwrap();
     wish["fill"] = json!(true);
     assert_eq!(server.post_json(&mask_path, &wish).json()["mask"], data_url(&filled));
 

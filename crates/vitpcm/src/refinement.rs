@@ -68,7 +68,7 @@ impl Refinement {
             None => scores_on_grid.label_map_at(mask_size.0, mask_size.1, alignment)?,
         };
         match &self.unsure {
-            Some(unsure) => unsure.apply(&mask, scores_on_grid, alignment),
+            Some(unsure) => unsure.apply(mask, scores_on_grid, alignment),
             None => Ok(mask),
         }
     }

@@ -24,26 +24,40 @@ impl UnsureBackground {
     /// The mask with its unsure background filled or left open.
     pub fn apply(
         &self,
-        mask: &LabelMap,
+        mask: LabelMap,
         scores_on_grid: &ScoreMap,
         alignment: Alignment,
     ) -> Result<LabelMap, SegmentError> {
-        let ((width, height), (columns, rows)) = (mask.size(), scores_on_grid.size());
-        let background = ScoreMap::new(1, columns, rows, scores_on_grid.plane(0).to_vec())?;
-        let background = background.resized(width, height, alignment)?;
-        let is_unsure = |(&label, &score)| label == 0 && score < self.sure_from;
-        let with_open = |(pixel, open)| if open { IGNORE } else { mask.labels()[pixel] };
-        let unsure = mask.labels().iter().zip(background.scores()).map(is_unsure);
-        let opened = LabelMap::new(width, height, unsure.enumerate().map(with_open).collect())?;
-        let areas = opened.wide_areas(IGNORE, self.disc_radius * width.max(height) as f64);
-        let instead = if self.is_filled {
-            likeliest_things(scores_on_grid, width, height, alignment)?
-        } else {
-            LabelMap::new(width, height, vec![IGNORE; width * height])?
+        let (width, height) = mask.size();
+        let areas = self.areas(&mask, scores_on_grid, alignment)?;
+        let things = match self.is_filled {
+            true => Some(likeliest_things(scores_on_grid, width, height, alignment)?),
+            false => None,
         };
-        let labels = mask.labels().iter().zip(instead.labels()).zip(areas);
-        let labels = labels.map(|((&label, &instead), is_area)| if is_area { instead } else { label });
-        Ok(LabelMap::new(width, height, labels.collect())?)
+        let mut labels = mask.into_labels();
+        for (pixel, label) in labels.iter_mut().enumerate().filter(|(pixel, _)| areas[*pixel]) {
+            *label = things.as_ref().map_or(IGNORE, |things| things.labels()[pixel]);
+        }
+        Ok(LabelMap::new(width, height, labels)?)
+    }
+
+    /// Which pixels of the mask are wide areas of unsure background.
+    fn areas(
+        &self,
+        mask: &LabelMap,
+        scores_on_grid: &ScoreMap,
+        alignment: Alignment,
+    ) -> Result<Vec<bool>, SegmentError> {
+        let ((width, height), (columns, rows)) = (mask.size(), scores_on_grid.size());
+        // Where the background loses against the score from which on it is sure; no plane of scores is ever as large as
+        // the mask.
+        let limit = vec![self.sure_from; columns * rows];
+        let contest = ScoreMap::new(2, columns, rows, [scores_on_grid.plane(0), &limit].concat())?;
+        let is_unsure = contest.label_map_at(width, height, alignment)?.into_labels();
+        let unsure =
+            mask.labels().iter().zip(is_unsure).map(|(&label, unsure)| unsure * u8::from(label == 0));
+        let unsure = LabelMap::new(width, height, unsure.collect())?;
+        Ok(unsure.wide_areas(1, self.disc_radius * width.max(height) as f64))
     }
 }
 
@@ -89,7 +103,7 @@ mod tests {
     fn rows_of(sure_from: f32, disc_radius: f64, is_filled: bool) -> [Vec<u8>; 2] {
         let (mask, scores) = example();
         let changed = UnsureBackground { sure_from, disc_radius, is_filled };
-        let changed = changed.apply(&mask, &scores, Alignment::HalfPixel).unwrap();
+        let changed = changed.apply(mask, &scores, Alignment::HalfPixel).unwrap();
         [0, 6].map(|y| changed.labels()[y * 8..][..8].to_vec())
     }
 
@@ -112,6 +126,6 @@ mod tests {
         let scores = ScoreMap::new(2, 1, 1, vec![0.3, 0.0]).unwrap();
         let unsure = UnsureBackground { sure_from: 0.9, disc_radius: 0.0, is_filled: true };
         let mask = scores.arg_max();
-        assert_eq!(unsure.apply(&mask, &scores, Alignment::HalfPixel).unwrap(), mask);
+        assert_eq!(unsure.apply(mask.clone(), &scores, Alignment::HalfPixel).unwrap(), mask);
     }
 }
