@@ -98,9 +98,10 @@ impl VerifyStep {
         let at_scale = |&scale: &f64| at_scale(&batch.pixels, cells_at(side, scale));
         let pixels = self.seen_at.scales().iter().map(at_scale).collect::<candle_core::Result<Vec<_>>>()?;
         let num_scales = pixels.len();
-        let directions = match &self.lessons {
-            Some((Lessons { teacher, normalisation, .. }, _)) => {
-                Some(teacher.directions(&batch.pixels, normalisation, cells_at(side, 1.0))?)
+        let lesson = match &self.lessons {
+            Some((Lessons { teacher, weight, normalisation }, projection)) => {
+                let directions = teacher.directions(&batch.pixels, normalisation, cells_at(side, 1.0))?;
+                Some((directions, projection, *weight))
             }
             None => None,
         };
@@ -109,8 +110,10 @@ impl VerifyStep {
         let mut largest: Option<Tensor> = None;
         for (scale, pixels) in pixels.into_iter().enumerate() {
             let features = network.features(&pixels, Some(of_blocks))?;
-            if let (0, Some(directions), Some((lessons, projection))) = (scale, &directions, &self.lessons) {
-                of_teacher = Some((projection.loss(&features, directions)? * lessons.weight)?);
+            if scale == 0
+                && let Some((directions, projection, weight)) = &lesson
+            {
+                of_teacher = Some((projection.loss(&features, directions)? * *weight)?);
             }
             let logits = network.classify(&features)?;
             losses.push(mean_loss(&logits, batch.target(scale))?);

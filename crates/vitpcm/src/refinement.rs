@@ -1,4 +1,5 @@
-//! Scores on a grid and the image they belong to, refined by a dense CRF at the image's size.
+//! From scores on a grid and the image they belong to, to a mask: a dense CRF at the image's size, and what becomes of
+//! background that is not sure.
 
 use crate::{SegmentError, UnsureBackground};
 use dense_crf::{DenseCrf, Layout, Params};

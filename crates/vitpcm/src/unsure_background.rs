@@ -116,6 +116,20 @@ mod tests {
     }
 
     #[test]
+    fn background_that_the_network_is_not_sure_of_is_left_open() {
+        // Two cells side by side, sure and unsure of the background, above two of class 1.
+        let scores = ScoreMap::new(2, 2, 2, vec![0.99, 0.6, 0.1, 0.1, 0.01, 0.4, 0.9, 0.9]).unwrap();
+        let mask = scores.label_map_at(2, 2, Alignment::HalfPixel).unwrap();
+        assert_eq!(mask.labels(), [0, 0, 1, 1]);
+        let open = |sure_from| {
+            let unsure = UnsureBackground { sure_from, disc_radius: 0.0, is_filled: false };
+            unsure.apply(mask.clone(), &scores, Alignment::HalfPixel).unwrap()
+        };
+        assert_eq!(open(0.97).labels(), [0, IGNORE, 1, 1]);
+        assert_eq!(open(0.0), mask);
+    }
+
+    #[test]
     fn seams_narrower_than_the_disc_stay_background() {
         assert_eq!(rows_of(0.8, 0.15, true), [vec![2, 2, 2, 0, 0, 0, 0, 0], vec![1; 8]]);
         assert_eq!(rows_of(0.8, 0.7, true), [vec![2, 2, 2, 0, 0, 0, 0, 0], vec![0; 8]]);
