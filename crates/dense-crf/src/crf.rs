@@ -201,22 +201,34 @@ impl DenseCrf {
     /// The marginals after so many iterations of mean field; with 0, or without terms, the softmax of the unary.
     #[must_use]
     pub fn infer(&self, iterations: usize) -> Marginals {
+        self.infer_while(iterations, || true).expect("it goes on to the end")
+    }
+
+    /// As [`infer`](Self::infer), but asks `goes_on` before every iteration; `None` as soon as that says no.
+    #[must_use]
+    pub fn infer_while(&self, iterations: usize, goes_on: impl Fn() -> bool) -> Option<Marginals> {
         let mut values = zeros(self.width * self.height * self.num_classes);
         let sinks = self.tiles.split_runs_mut(&mut values, self.width * self.num_classes, self.num_classes);
-        self.mean_field()
-            .run(iterations, sinks.into_iter().map(|runs| ToMarginals { crf: self, runs }).collect());
-        Marginals::new(self.width, self.height, self.num_classes, values)
+        let sinks = sinks.into_iter().map(|runs| ToMarginals { crf: self, runs }).collect();
+        self.mean_field().run(iterations, sinks, goes_on)?;
+        Some(Marginals::new(self.width, self.height, self.num_classes, values))
     }
 
     /// The most probable class of each pixel, row-major, after so many iterations; the lower class wins ties. Needs no memory
     /// for marginals.
     #[must_use]
     pub fn infer_labels(&self, iterations: usize) -> Vec<u16> {
+        self.infer_labels_while(iterations, || true).expect("it goes on to the end")
+    }
+
+    /// As [`infer_labels`](Self::infer_labels), but asks `goes_on` before every iteration; `None` as soon as that says no.
+    #[must_use]
+    pub fn infer_labels_while(&self, iterations: usize, goes_on: impl Fn() -> bool) -> Option<Vec<u16>> {
         let mut labels = vec![0; self.width * self.height];
         let sinks = self.tiles.split_runs_mut(&mut labels, self.width, 1);
-        self.mean_field()
-            .run(iterations, sinks.into_iter().map(|runs| ToLabels { crf: self, runs }).collect());
-        labels
+        let sinks = sinks.into_iter().map(|runs| ToLabels { crf: self, runs }).collect();
+        self.mean_field().run(iterations, sinks, goes_on)?;
+        Some(labels)
     }
 
     /// The classes that take part, ascending: those possible at some pixel.

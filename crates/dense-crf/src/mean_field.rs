@@ -87,17 +87,26 @@ struct Scratch {
 }
 
 impl MeanField<'_> {
-    /// Runs the iterations and hands each tile's marginals to its sink.
-    pub(crate) fn run<S: TileSink>(&self, iterations: usize, sinks: Vec<S>) {
+    /// Runs the iterations and hands each tile's marginals to its sink. `None`, with nothing handed over, as soon as
+    /// `goes_on`, asked before every iteration, says no.
+    pub(crate) fn run<S: TileSink>(
+        &self,
+        iterations: usize,
+        sinks: Vec<S>,
+        goes_on: impl Fn() -> bool,
+    ) -> Option<()> {
         if iterations == 0 {
             self.tile_pass(None, sinks);
-            return;
+            return Some(());
         }
         let mut values: Vec<LatticeValues> =
             self.lattices.iter().map(|(filter, _)| LatticeValues::new(&filter.lattice, self.lanes)).collect();
         let image_len = if self.stencils.is_empty() { 0 } else { self.bordered().len() };
         let [mut last, mut next] = [zeros(image_len), zeros(image_len)];
         for iteration in 0..iterations {
+            if !goes_on() {
+                return None;
+            }
             let (rows, vertices) = values
                 .iter_mut()
                 .map(|values| (values.rows.as_mut_slice(), values.vertices.as_slice()))
@@ -111,6 +120,7 @@ impl MeanField<'_> {
         }
         let vertices = values.iter().map(|values| values.vertices.as_slice()).collect();
         self.tile_pass(Some(&Filtered { marginals: &last, vertices }), sinks);
+        Some(())
     }
 
     fn bordered(&self) -> Bordered {

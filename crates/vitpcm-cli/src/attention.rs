@@ -4,6 +4,7 @@
 use crate::class_names::CLASS_LIST;
 use crate::evaluate::read_names;
 use crate::image_inputs::{self, Input};
+use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
 use crate::output;
 use crate::session::Session;
@@ -36,21 +37,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
     /// Side in pixels to which images are resized, in whole patches
-    #[arg(long, value_name = "N", default_value_t = 448)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::network_side, default_value_t = 448)]
     size: usize,
     /// Share of a head's attention that the foreground holds
-    #[arg(long, value_name = "0..1", default_value_t = 0.6)]
+    #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction_above_zero, default_value_t = 0.6)]
     mass: f32,
     /// The largest image that is decoded, in megapixels
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 100)]
     max_megapixels: u64,
 }
 
 pub(crate) fn attention(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
-    if !(args.mass > 0.0 && args.mass <= 1.0) {
-        return Err(usage(anyhow::anyhow!("--mass {}: expected a share above 0, at most 1", args.mass)));
-    }
     let mapper = open_mapper(args, session).map_err(usage)?;
     let mut inputs = image_inputs::collect(&args.paths, messages)?;
     if let Some(list) = &args.list {

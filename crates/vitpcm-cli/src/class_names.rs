@@ -1,5 +1,6 @@
 //! `--classes voc|coco|FILE`: what the numbers of a mask stand for.
 
+use crate::printable;
 use anyhow::Context;
 use std::path::Path;
 use vitpcm_masks::Classes;
@@ -7,11 +8,35 @@ use vitpcm_masks::Classes;
 /// Written by `segment` beside its masks, so that they need no `--classes`.
 pub(crate) const CLASS_LIST: &str = "classes.txt";
 
+/// The text of that file: one name a line, whatever is in the names. A reader passes over what begins with `#`.
+pub(crate) fn class_list(classes: &Classes) -> String {
+    let line = |name: &String| match printable::one_line(name) {
+        name if name.starts_with(['#', '\u{feff}']) => format!("\\{name}\n"),
+        name => format!("{name}\n"),
+    };
+    classes.names()[1..].iter().map(line).collect()
+}
+
 /// The classes that the option names.
 pub(crate) fn named(text: &str) -> anyhow::Result<Classes> {
     match text {
         "voc" => Ok(Classes::voc()),
         "coco" => Ok(Classes::coco()),
         file => Classes::from_file(Path::new(file)).context("--classes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_list_has_a_line_for_every_class_whatever_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(CLASS_LIST);
+        let classes = Classes::from_names(["#1", "do\u{85}g", "black\u{2028}cat", "tree"]).unwrap();
+        std::fs::write(&path, class_list(&classes)).unwrap();
+        assert_eq!(Classes::from_file(&path).unwrap().len(), classes.len());
+        assert_eq!(class_list(&Classes::from_names(["dog", "black cat"]).unwrap()), "dog\nblack cat\n");
     }
 }

@@ -1,7 +1,7 @@
 //! `--config FILE.toml`: any option of a command as a key of a file. The file's keys become arguments in front of
 //! the typed ones, so that both are checked by the same rules. What is typed wins: a list is replaced, not added to.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Command;
 use std::ffi::OsString;
 use std::path::Path;
@@ -65,7 +65,10 @@ fn arguments_of_file(
     typed: &[OsString],
 ) -> anyhow::Result<Vec<OsString>> {
     let text = text_file::read(path).with_context(|| format!("{}", path.display()))?;
-    let table: toml::Table = text.parse().with_context(|| format!("{}: not valid TOML", path.display()))?;
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        anyhow!("{}: not valid TOML at line {line}: {}", path.display(), error.message())
+    })?;
     let known = || {
         let arguments = command.get_arguments().chain(cli.get_arguments());
         arguments.filter_map(|argument| argument.get_long()).filter(|name| *name != "config")

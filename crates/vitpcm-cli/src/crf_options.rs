@@ -1,5 +1,6 @@
 //! The dense CRF's settings as options: a preset, and every parameter on top of it.
 
+use crate::number_bounds;
 use clap::ValueEnum;
 use vitpcm::{CrfNormalization, CrfParams, CrfPreset};
 
@@ -31,25 +32,25 @@ pub(crate) struct CrfOptions {
     #[arg(long = "crf-preset", value_enum, default_value = "vit-pcm", help_heading = "Dense CRF")]
     preset: Preset,
     /// Mean-field iterations
-    #[arg(long = "crf-iterations", value_name = "N", help_heading = "Dense CRF")]
+    #[arg(long = "crf-iterations", value_name = "N", value_parser = number_bounds::crf_iterations, help_heading = "Dense CRF")]
     iterations: Option<usize>,
     /// Weight of the smoothness term (0: without it)
-    #[arg(long = "crf-gaussian-weight", value_name = "X", help_heading = "Dense CRF")]
+    #[arg(long = "crf-gaussian-weight", value_name = "X", value_parser = number_bounds::crf_weight, help_heading = "Dense CRF")]
     gaussian_weight: Option<f32>,
     /// Reach of the smoothness term, in pixels
-    #[arg(long = "crf-gaussian-sigma", value_name = "X", help_heading = "Dense CRF")]
+    #[arg(long = "crf-gaussian-sigma", value_name = "X", value_parser = number_bounds::crf_sigma, help_heading = "Dense CRF")]
     gaussian_sigma: Option<f32>,
     /// Weight of the appearance term (0: without it)
-    #[arg(long = "crf-bilateral-weight", value_name = "X", help_heading = "Dense CRF")]
+    #[arg(long = "crf-bilateral-weight", value_name = "X", value_parser = number_bounds::crf_weight, help_heading = "Dense CRF")]
     bilateral_weight: Option<f32>,
     /// Reach of the appearance term, in pixels
-    #[arg(long = "crf-bilateral-sigma-xy", value_name = "X", help_heading = "Dense CRF")]
+    #[arg(long = "crf-bilateral-sigma-xy", value_name = "X", value_parser = number_bounds::crf_sigma, help_heading = "Dense CRF")]
     bilateral_sigma_xy: Option<f32>,
     /// Tolerance of the appearance term, in grey levels of 0 to 255
-    #[arg(long = "crf-bilateral-sigma-rgb", value_name = "X", help_heading = "Dense CRF")]
+    #[arg(long = "crf-bilateral-sigma-rgb", value_name = "X", value_parser = number_bounds::crf_sigma, help_heading = "Dense CRF")]
     bilateral_sigma_rgb: Option<f32>,
     /// Probabilities below this count as this
-    #[arg(long = "crf-floor", value_name = "X", help_heading = "Dense CRF")]
+    #[arg(long = "crf-floor", value_name = "X", value_parser = number_bounds::fraction_above_zero, help_heading = "Dense CRF")]
     floor: Option<f32>,
     /// How filtered values are scaled by the number of pixels that count
     #[arg(long = "crf-normalization", value_enum, value_name = "NAME", help_heading = "Dense CRF")]

@@ -1,7 +1,9 @@
 //! `vitpcm data inspect`: what we understood of a data set.
 
+use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output;
+use crate::printable;
 use crate::session::Session;
 use crate::table::{Table, grouped};
 use anyhow::Context;
@@ -50,7 +52,7 @@ pub(crate) struct Reading {
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
     /// Set this share of the images aside for validation (chosen by name and --seed)
-    #[arg(long, value_name = "0..1", conflicts_with = "split_lists")]
+    #[arg(long, value_name = "0..1", value_parser = number_bounds::precise_fraction, conflicts_with = "split_lists")]
     val_share: Option<f64>,
     /// Take the splits from the NAME.txt lists of this folder
     #[arg(long, value_name = "DIR")]
@@ -60,7 +62,7 @@ pub(crate) struct Reading {
     #[arg(long)]
     same_names_differ: bool,
     /// The largest image that is decoded, in megapixels
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 100)]
     max_megapixels: u64,
 }
 
@@ -116,7 +118,7 @@ pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome>
 fn text(inspection: &Inspection, listed_problems: usize) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     let count = |count: usize| grouped(count as u64);
-    writeln!(text, "{}: {}", inspection.path.display(), inspection.layout)?;
+    writeln!(text, "{}: {}", printable::line(&inspection.path.display().to_string()), inspection.layout)?;
     writeln!(
         text,
         "{} images, {} without a tag; {} classes, {} tags; {} masks (for evaluation only)",
@@ -167,7 +169,8 @@ fn text(inspection: &Inspection, listed_problems: usize) -> Result<String, std::
         writeln!(text, "\n{kind} ({})", count(of_kind().count()))?;
         for problem in of_kind().take(listed_problems) {
             let path = problem.path.strip_prefix(&inspection.path).unwrap_or(&problem.path);
-            writeln!(text, "  {}: {}", path.display(), problem.detail)?;
+            let line = format!("{}: {}", path.display(), problem.detail);
+            writeln!(text, "  {}", printable::line(&line))?;
         }
         let left_out = of_kind().count().saturating_sub(listed_problems);
         if left_out > 0 {

@@ -2,8 +2,10 @@
 
 use crate::class_names;
 use crate::evaluate_foreground::{self, Folders};
+use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
-use crate::output;
+use crate::output::{self, Messages};
+use crate::printable;
 use crate::session::Session;
 use crate::table::{Table, grouped, percent};
 use anyhow::{Context, anyhow, bail};
@@ -45,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE.svg")]
     picture: Option<PathBuf>,
     /// The largest mask that is read, in megapixels
-    #[arg(long, value_name = "N", default_value_t = 400)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 400)]
     max_megapixels: u64,
 }
 
@@ -53,7 +55,12 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Report<'a> {
     num_images: usize,
+    /// Masks that are left out: unreadable, or without their other half.
     num_failed: usize,
+    /// True masks, or listed names, without a prediction.
+    without_prediction: &'a [String],
+    /// Predictions without a true mask.
+    without_truth: &'a [String],
     #[serde(flatten)]
     scores: &'a Scores,
     classes: &'a [String],
@@ -81,24 +88,14 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
     // Without a class list every label but 255 is a class; the highest that occurs says how many there are.
     let num_classes = classes.as_ref().map_or(255, Classes::len);
     let evaluation = evaluate_pairs(&found.pairs, num_classes, max_pixels);
-    let mut num_failed = evaluation.failures.len() + found.without_truth.len();
+    let without_prediction = names_of(&found.without_prediction);
+    let without_truth = names_of(&found.without_truth);
+    let num_failed = evaluation.failures.len() + without_prediction.len() + without_truth.len();
     for failure in &evaluation.failures {
         messages.failure(failure_text(&failure.prediction, &failure.error));
     }
-    for name in &found.without_truth {
-        messages.failure(format!("{}: no true mask in {}", name.display(), args.truth.display()));
-    }
-    if names.is_some() {
-        num_failed += found.without_prediction.len();
-        for name in &found.without_prediction {
-            messages.failure(format!("{}: listed, but no mask in {}", name.display(), pred.display()));
-        }
-    } else if !found.without_prediction.is_empty() {
-        let count = found.without_prediction.len();
-        messages.note(format!(
-            "{count} true masks have no prediction and do not count (--list FILE insists on them)"
-        ));
-    }
+    say_missing(&without_truth, "true mask", &args.truth, messages);
+    say_missing(&without_prediction, "predicted mask", pred, messages);
     if evaluation.num_images == 0 {
         bail!("none of the {} masks could be scored", found.pairs.len());
     }
@@ -115,11 +112,13 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
     let report = Report {
         num_images: evaluation.num_images,
         num_failed,
+        without_prediction: &without_prediction,
+        without_truth: &without_truth,
         scores: &scores,
         classes: classes.names(),
         confusion: confusion_rows(&matrix),
     };
-    output::json_or_text(args.json.as_deref(), &report, &text(&scores, evaluation.num_images))?;
+    output::json_or_text(args.json.as_deref(), &report, &text(&report))?;
     if let Some(path) = &args.picture {
         output::write_file(path, confusion_svg(&matrix, &classes).as_bytes())?;
     }
@@ -135,6 +134,27 @@ fn class_list(args: &Args) -> anyhow::Result<Option<Classes>> {
             beside.find(|path| path.is_file()).map(|path| Classes::from_file(&path)).transpose()?
         }
     })
+}
+
+pub(crate) fn names_of(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
+}
+
+/// So many missing masks of a kind are named; the JSON has them all.
+const NAMED_MISSING: usize = 10;
+
+/// Says which masks do not count because their other half is missing.
+pub(crate) fn say_missing(names: &[String], what: &str, folder: &Path, messages: &Messages) {
+    let folder = folder.display();
+    for name in names.iter().take(NAMED_MISSING) {
+        messages.failure(format!("{name}: no {what} in {folder}; left out of the scores"));
+    }
+    if names.len() > NAMED_MISSING {
+        let more = names.len() - NAMED_MISSING;
+        messages.failure(format!(
+            "{more} more have no {what} in {folder} (--json names them all; --list FILE scores a subset)"
+        ));
+    }
 }
 
 pub(crate) fn nothing_to_compare(pred: &Path, truth: &Path) -> anyhow::Error {
@@ -169,7 +189,8 @@ fn confusion_rows(matrix: &ConfusionMatrix) -> Vec<Vec<u64>> {
     classes.clone().map(row).collect()
 }
 
-fn text(scores: &Scores, num_images: usize) -> String {
+fn text(report: &Report<'_>) -> String {
+    let scores = report.scores;
     let mut table = Table::new(["class", "IoU %", "accuracy %", "precision %", "true pixels", "predicted"]);
     for class in scores.per_class.iter().filter(|class| class.truth_pixels + class.predicted_pixels > 0) {
         table.row([
@@ -185,8 +206,11 @@ fn text(scores: &Scores, num_images: usize) -> String {
     let with_union = scores.per_class.iter().filter(|class| class.iou.is_some()).count();
     let mut summary = Table::new(["", ""]);
     let mut line = |name: String, value: Option<f64>| summary.row([name, percent(value)]);
+    // Where a class is predicted that is nowhere in the truth, the mean that counts it stands first.
+    if with_union != in_truth {
+        line(format!("mIoU, {with_union} classes in truth or prediction"), scores.mean_iou_with_union);
+    }
     line(format!("mIoU, {in_truth} classes in the truth"), scores.mean_iou);
-    line(format!("mIoU, {with_union} classes in truth or prediction"), scores.mean_iou_with_union);
     line("pixel accuracy".into(), scores.pixel_accuracy);
     line("mean accuracy".into(), scores.mean_accuracy);
     line("frequency-weighted IoU".into(), scores.frequency_weighted_iou);
@@ -195,12 +219,20 @@ fn text(scores: &Scores, num_images: usize) -> String {
     line("foreground/background mIoU".into(), scores.foreground_background_mean_iou);
     let mut text = format!("{table}{summary}");
     // Writing to a String cannot fail.
-    let _ = write!(text, "\n{num_images} images, {} pixels", grouped(scores.num_pixels));
+    let _ = write!(text, "\n{} images, {} pixels", report.num_images, grouped(scores.num_pixels));
     let _ = writeln!(
         text,
         " ({} ignored, {} unlabelled)",
         grouped(scores.num_ignored),
         grouped(scores.num_unlabelled)
     );
+    if !scores.classes_only_predicted.is_empty() {
+        let names = printable::cell(&scores.classes_only_predicted.join(", "));
+        let _ = writeln!(text, "predicted, but nowhere in the truth (IoU 0): {names}");
+    }
+    if report.num_failed > 0 {
+        let (failed, missing) = (report.num_failed, report.without_prediction.len());
+        let _ = writeln!(text, "left out: {failed} masks, {missing} of them without a prediction");
+    }
     text
 }

@@ -1,12 +1,12 @@
 //! `vitpcm evaluate --foreground`: any class against background, of one folder of masks or the best of several.
 
-use crate::evaluate::{failure_text, nothing_to_compare};
+use crate::evaluate::{failure_text, names_of, nothing_to_compare, say_missing};
 use crate::outcome::Outcome;
 use crate::output::{self, Messages};
 use crate::table::{Table, grouped, percent};
 use anyhow::{Context, bail};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use vitpcm_masks::{ForegroundScores, MaskCandidates, MaskPairs, evaluate_foreground};
 
@@ -23,6 +23,8 @@ pub(crate) struct Folders<'a> {
 struct Report<'a> {
     num_images: usize,
     num_failed: usize,
+    /// True masks, or listed names, without a prediction in some folder.
+    without_prediction: &'a [String],
     num_masks_of_an_image: usize,
     #[serde(flatten)]
     scores: &'a ForegroundScores,
@@ -34,7 +36,7 @@ pub(crate) fn evaluate(
     json: Option<&Path>,
     messages: &Messages,
 ) -> anyhow::Result<Outcome> {
-    let (images, mut num_failed) = candidates(folders, messages)?;
+    let Candidates { images, without_prediction, mut num_failed } = candidates(folders, messages)?;
     let evaluation = evaluate_foreground(&images, max_pixels);
     num_failed += evaluation.failures.len();
     for (prediction, error) in &evaluation.failures {
@@ -46,6 +48,7 @@ pub(crate) fn evaluate(
     let report = Report {
         num_images: evaluation.num_images,
         num_failed,
+        without_prediction: &without_prediction,
         num_masks_of_an_image: folders.predictions.len(),
         scores: &evaluation.scores,
     };
@@ -53,43 +56,39 @@ pub(crate) fn evaluate(
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 
-/// The images that have a mask in every folder, and how many lack one.
-fn candidates(folders: &Folders<'_>, messages: &Messages) -> anyhow::Result<(Vec<MaskCandidates>, usize)> {
+/// What can be scored, and what cannot.
+struct Candidates {
+    /// The images that have a mask in every folder.
+    images: Vec<MaskCandidates>,
+    without_prediction: Vec<String>,
+    num_failed: usize,
+}
+
+fn candidates(folders: &Folders<'_>, messages: &Messages) -> anyhow::Result<Candidates> {
     let mut by_truth: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
+    let mut without_prediction = BTreeSet::new();
     let mut num_failed = 0;
     for folder in folders.predictions {
         let found = MaskPairs::find(folder, folders.truth, folders.names)?;
         for pair in found.pairs {
             by_truth.entry(pair.truth).or_default().push(pair.prediction);
         }
-        let mut fail = |name: &Path, reason: &str, place: &Path| {
-            messages.failure(format!("{}: {reason} {}", name.display(), place.display()));
-            num_failed += 1;
-        };
-        found.without_truth.iter().for_each(|name| fail(name, "no true mask in", folders.truth));
-        if folders.names.is_some() {
-            found.without_prediction.iter().for_each(|name| fail(name, "listed, but no mask in", folder));
-        }
+        let without_truth = names_of(&found.without_truth);
+        let missing = names_of(&found.without_prediction);
+        say_missing(&without_truth, "true mask", folders.truth, messages);
+        say_missing(&missing, "predicted mask", folder, messages);
+        num_failed += without_truth.len();
+        without_prediction.extend(missing);
     }
     if by_truth.is_empty() {
         let first = folders.predictions.first().context("no folder of predictions")?;
         return Err(nothing_to_compare(first, folders.truth));
     }
-    let mut images = Vec::with_capacity(by_truth.len());
-    for (truth, predictions) in by_truth {
-        if predictions.len() == folders.predictions.len() {
-            images.push(MaskCandidates { predictions, truth });
-        } else {
-            let found = predictions.len();
-            messages.failure(format!(
-                "{}: a mask in {found} of {} folders",
-                truth.display(),
-                folders.predictions.len()
-            ));
-            num_failed += 1;
-        }
-    }
-    Ok((images, num_failed))
+    num_failed += without_prediction.len();
+    by_truth.retain(|_, predictions| predictions.len() == folders.predictions.len());
+    let images = by_truth.into_iter().map(|(truth, predictions)| MaskCandidates { predictions, truth });
+    let without_prediction = without_prediction.into_iter().collect();
+    Ok(Candidates { images: images.collect(), without_prediction, num_failed })
 }
 
 fn text(report: &Report<'_>) -> String {

@@ -3,6 +3,7 @@
 use crate::class_names;
 use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports, Pass, format_parser};
+use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output;
 use crate::session::Session;
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     scores: Option<PathBuf>,
     /// The largest mask that is read, in megapixels
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 100)]
     max_megapixels: u64,
     #[command(flatten)]
     export: ExportArgs,
@@ -88,7 +89,7 @@ pub(crate) fn export(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let _lock = output::lock_folder(&args.out, "export")?;
     let (formats, classes) = (&args.format[..], set.classes());
     let exports = MaskExports { formats, args: &args.export, classes, out: &args.out, limits };
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::listen();
     let Pass::Whole { num_failed } = exports.write(&images, messages, Some(&interrupt))? else {
         messages.note("interrupted; nothing half-written is left");
         return Ok(Outcome::Interrupted);

@@ -1,6 +1,7 @@
 //! `vitpcm join`: the masks of two models in one, to train a further round on.
 
 use crate::class_names::CLASS_LIST;
+use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
 use crate::output;
 use crate::session::Session;
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// How much less is much less: classes of which the first has less than this share of the second's pixels are completed
-    #[arg(long, value_name = "X", default_value_t = 0.6)]
+    #[arg(long, value_name = "X", value_parser = number_bounds::ratio, default_value_t = 0.6)]
     share: f64,
     /// Instead: only what both say; where they differ it is left open (255), and nothing is learned from it
     #[arg(long, conflicts_with = "share")]
@@ -34,9 +35,6 @@ pub(crate) struct Args {
 
 pub(crate) fn join(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
-    if args.share.is_nan() || args.share < 0.0 {
-        return Err(usage(anyhow::anyhow!("--share {}: expected a number of at least 0", args.share)));
-    }
     let found = MaskPairs::find(&args.first, &args.second, None).map_err(usage)?;
     if found.pairs.is_empty() {
         let (first, second) = (args.first.display(), args.second.display());

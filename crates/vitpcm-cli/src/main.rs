@@ -25,8 +25,10 @@ mod model_average;
 mod model_convert;
 mod model_inspect;
 mod model_random;
+mod number_bounds;
 mod outcome;
 mod output;
+mod printable;
 mod refine;
 mod report;
 mod segment;
@@ -43,6 +45,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use invocation::Invocation;
 use outcome::Outcome;
 use session::Session;
+use std::ffi::OsString;
 use std::process::ExitCode;
 use vitpcm_train::Ranks;
 
@@ -131,7 +134,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return outcome::report(Err(outcome::usage(error)), &ranks),
     };
-    let parsed = Cli::command().try_get_matches_from(arguments).and_then(|matches| {
+    let parsed = Cli::command().try_get_matches_from(&arguments).and_then(|matches| {
         let invocation = Invocation::new(&typed, &Cli::command(), &matches);
         Ok((Cli::from_arg_matches(&matches)?, invocation))
     });
@@ -139,15 +142,26 @@ fn main() -> ExitCode {
         Ok((cli, invocation)) => outcome::report(run(cli, invocation, &ranks), &ranks),
         // Wrong usage, or a wish for help.
         Err(text) => {
+            let exit_code = text.exit_code() as u8;
             if ranks.is_first() {
-                let _ = text.print();
+                let _ = with_safe_names(text, &arguments).print();
             }
-            ExitCode::from(text.exit_code() as u8)
+            ExitCode::from(exit_code)
         }
     }
 }
 
+/// The same complaint about arguments that a terminal can show.
+fn with_safe_names(error: clap::Error, arguments: &[OsString]) -> clap::Error {
+    if arguments.iter().all(|argument| printable::is_plain(&argument.to_string_lossy())) {
+        return error;
+    }
+    let shown = arguments.iter().map(|argument| printable::one_line(&argument.to_string_lossy()));
+    Cli::command().try_get_matches_from(shown).err().unwrap_or(error)
+}
+
 fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcome> {
+    interrupt::end_on_signals()?;
     let session = Session::new(&cli.common, invocation, ranks)?;
     let is_shared = matches!(cli.command, Command::Train(_) | Command::Segment(_) | Command::Refine(_));
     if ranks.size() > 1 && !is_shared {

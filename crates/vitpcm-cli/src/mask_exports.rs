@@ -3,6 +3,7 @@
 //! written in order.
 
 use crate::interrupt::Interrupt;
+use crate::number_bounds;
 use crate::outcome::{described, usage};
 use crate::output::Messages;
 use anyhow::{Context, anyhow, bail};
@@ -34,13 +35,13 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_enum, value_name = "WHAT", default_value = "parts")]
     objects: ObjectsWord,
     /// How far, in pixels, a polygon may be from the true outline; 0 keeps every corner of every pixel
-    #[arg(long, value_name = "PX", default_value_t = ExportOptions::default().polygon_error)]
+    #[arg(long, value_name = "PX", value_parser = number_bounds::pixel_error, default_value_t = ExportOptions::default().polygon_error)]
     polygon_error: f64,
     /// Give parts of fewer pixels than this to what surrounds them
-    #[arg(long, value_name = "PIXELS", default_value_t = 0)]
+    #[arg(long, value_name = "PIXELS", value_parser = number_bounds::area, default_value_t = 0)]
     min_area: u32,
     /// Mark pixels whose class has a lower score than this as unsure (255), in voc and cvat, and in png by `export`
-    #[arg(long, value_name = "0..1")]
+    #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction)]
     unsure_below: Option<f32>,
     /// How images get into the folders of yolo, labelme and voc: by a second name for the same file, or as copies
     #[arg(long, value_enum, value_name = "HOW", default_value = "link")]
@@ -72,15 +73,8 @@ enum PlaceWord {
 }
 
 impl ExportArgs {
-    /// The options, checked.
-    fn options(&self) -> anyhow::Result<ExportOptions> {
-        if !(0.0..=1000.0).contains(&self.polygon_error) {
-            return Err(usage(anyhow!("--polygon-error {}: expected 0 to 1000 pixels", self.polygon_error)));
-        }
-        if let Some(threshold) = self.unsure_below.filter(|threshold| !(0.0..=1.0).contains(threshold)) {
-            return Err(usage(anyhow!("--unsure-below {threshold}: expected 0 to 1")));
-        }
-        Ok(ExportOptions {
+    fn options(&self) -> ExportOptions {
+        ExportOptions {
             coco_shape: match self.coco_shape {
                 ShapeWord::Rle => CocoShape::RunLengths,
                 ShapeWord::Polygons => CocoShape::Polygons,
@@ -94,12 +88,11 @@ impl ExportArgs {
             unsure_below: self.unsure_below,
             image_prefix: self.image_prefix.clone(),
             ..ExportOptions::default()
-        })
+        }
     }
 
-    /// Refuses options that mean nothing, or nothing to any of the formats.
+    /// Refuses options that mean nothing to any of the formats.
     pub(crate) fn check(&self, formats: &[ExportFormat]) -> anyhow::Result<()> {
-        self.options()?;
         if self.unsure_below.is_some() && !formats.iter().any(|format| format.knows_255()) {
             return Err(usage(anyhow!("--unsure-below is for voc and cvat, and for png by `export`")));
         }
@@ -247,7 +240,7 @@ impl MaskExports<'_> {
         pass: Images<'_>,
     ) -> anyhow::Result<Option<D>> {
         let Images { images, has_failed, messages, interrupt } = pass;
-        let mut export = Exporter::begin(format, self.classes, &self.args.options()?, destination)?;
+        let mut export = Exporter::begin(format, self.classes, &self.args.options(), destination)?;
         let encoder = export.encoder();
         let bar = messages.progress_bar(images.len(), format.name());
         let chunk = AHEAD * rayon::current_num_threads();

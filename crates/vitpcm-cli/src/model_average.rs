@@ -1,5 +1,6 @@
 //! `vitpcm model average`: one model from several trainings of the same network.
 
+use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, usage};
 use crate::session::Session;
 use anyhow::anyhow;
@@ -27,6 +28,8 @@ pub(crate) fn average(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let names: Vec<String> = args.models.iter().map(|path| path.display().to_string()).collect();
     let of_these = |error| usage(anyhow!("{}: {error}", names.join(", ")));
     let origin = ("averaged_from".to_owned(), names.join(" "));
+    // Once it has begun, the file is written whole; a second signal ends even this.
+    let _interrupt = Interrupt::listen();
     match files.iter().any(DeepLabModel::is_in) {
         true => {
             let read = |file| DeepLabModel::from_weight_file(file, &Device::Cpu);

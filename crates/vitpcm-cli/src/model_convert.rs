@@ -1,5 +1,6 @@
 //! `vitpcm model convert`: a model, or weights to start one from, in less space.
 
+use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, usage};
 use crate::session::Session;
 use anyhow::{anyhow, bail};
@@ -49,6 +50,8 @@ pub(crate) fn convert(args: &Args, session: &Session) -> anyhow::Result<Outcome>
             )));
         }
     };
+    // Once it has begun, the file is written whole; a second signal ends even this.
+    let _interrupt = Interrupt::listen();
     match inspect(&args.file)? {
         FileSummary::Model(_) => Model::from_weight_file(&file, &Device::Cpu)?.save(&args.out, storage)?,
         FileSummary::DeepLab(_) => {

@@ -1,5 +1,6 @@
 //! `vitpcm model random`: an untrained model.
 
+use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, usage};
 use crate::session::Session;
 use std::path::PathBuf;
@@ -28,6 +29,8 @@ pub(crate) fn random(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     };
     let foreground: Vec<&str> = classes.names()[1..].iter().map(String::as_str).collect();
     let model = random_model(&args.backbone, &foreground, session.seed).map_err(usage)?;
+    // Once it has begun, the file is written whole; a second signal ends even this.
+    let _interrupt = Interrupt::listen();
     model.save(&args.out, Storage::F32)?;
     session.messages.note(format!("{}: an untrained {}", args.out.display(), args.backbone));
     Ok(Outcome::Done)

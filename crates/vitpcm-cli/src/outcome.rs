@@ -1,5 +1,6 @@
 //! How a command ends, and the exit code users and scripts rely on.
 
+use crate::printable;
 use std::process::ExitCode;
 use std::time::Duration;
 use vitpcm_train::Ranks;
@@ -59,13 +60,14 @@ pub(crate) fn report(result: anyhow::Result<Outcome>, ranks: &Ranks) -> ExitCode
         Err(error) => {
             let code = if error.is::<UsageError>() { 2 } else { 3 };
             if ranks.size() == 1 {
-                eprintln!("error: {}", described(&error));
+                eprintln!("error: {}", printable::message(&described(&error)));
                 return ExitCode::from(code);
             }
             if !ranks.is_first() {
                 std::thread::sleep(FIRST_SPEAKS);
             }
-            eprintln!("error: rank {} of {}: {}", ranks.rank(), ranks.size(), described(&error));
+            let text = printable::message(&described(&error));
+            eprintln!("error: rank {} of {}: {text}", ranks.rank(), ranks.size());
             Ranks::abort(code)
         }
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr)]
 
 use crate::outcome::usage;
+use crate::printable;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -10,8 +11,13 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use vitpcm_masks::{FolderLock, FolderLockError, atomic_file};
 
-/// Writes a result to stdout. A reader that has gone away (`vitpcm … | head`) is no error.
+/// Writes a result to stdout.
 pub(crate) fn result(text: &str) -> anyhow::Result<()> {
+    to_stdout(&printable::lines(text))
+}
+
+/// A reader that has gone away (`vitpcm … | head`) is no error.
+fn to_stdout(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("stdout"),
@@ -25,7 +31,7 @@ pub(crate) fn json_or_text(json: Option<&Path>, value: &impl Serialize, text: &s
     let mut data = serde_json::to_string_pretty(value)?;
     data.push('\n');
     if path == Path::new("-") {
-        return result(&data);
+        return to_stdout(&printable::json(&data));
     }
     write_file(path, data.as_bytes())?;
     result(text)
@@ -59,14 +65,14 @@ impl Messages {
     /// A remark.
     pub(crate) fn note(&self, text: impl std::fmt::Display) {
         if *self == Messages::All {
-            eprintln!("{text}");
+            eprintln!("{}", printable::message(&text.to_string()));
         }
     }
 
     /// An input that failed.
     pub(crate) fn failure(&self, text: impl std::fmt::Display) {
         if *self != Messages::None {
-            eprintln!("error: {text}");
+            eprintln!("error: {}", printable::message(&text.to_string()));
         }
     }
 

@@ -5,6 +5,7 @@ use crate::crf_options::CrfOptions;
 use crate::image_inputs::{self, Input};
 use crate::mask_exports::{ExportArgs, Finished, MaskExports};
 use crate::mask_formats::{self, Format, Results, written_per_image};
+use crate::number_bounds;
 use crate::outcome::{Outcome, described};
 use crate::output::{self, Messages};
 use crate::segment::finished;
@@ -43,7 +44,7 @@ pub(crate) struct Args {
     )]
     format: Vec<Format>,
     /// The largest image that is decoded, in megapixels
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 100)]
     max_megapixels: u64,
     #[command(flatten)]
     unsure_options: UnsureOptions,

@@ -4,12 +4,13 @@
 mod stages;
 
 use self::stages::{ImageTags, run_stages};
-use crate::class_names::CLASS_LIST;
+use crate::class_names::{CLASS_LIST, class_list};
 use crate::crf_options::CrfOptions;
 use crate::image_inputs::{self, Input, TagTable};
 use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports};
 use crate::mask_formats::{self, Format, written_per_image};
+use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
 use crate::output;
 use crate::report::MaskLinks;
@@ -58,10 +59,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     unsure_options: UnsureOptions,
     /// Side in pixels to which images are resized for the network [default: the model's own]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_bounds::network_side)]
     size: Option<usize>,
     /// Average the scores over these scales of the size
-    #[arg(long, value_name = "X,Y,…", value_delimiter = ',')]
+    #[arg(long, value_name = "X,Y,…", value_parser = number_bounds::scale, value_delimiter = ',')]
     scales: Vec<f64>,
     /// Average the scores over the 8 symmetries of the square
     #[arg(long)]
@@ -70,10 +71,10 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "symmetries")]
     flip: bool,
     /// Cut images with a longer side than this, in pixels, into overlapping tiles
-    #[arg(long, value_name = "N", default_value_t = Tiling::default().above)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::image_side, default_value_t = Tiling::default().above)]
     tile_above: usize,
     /// Side of a tile, in pixels of the image
-    #[arg(long, value_name = "N", default_value_t = Tiling::default().tile_side)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::tile_side, default_value_t = Tiling::default().tile_side)]
     tile_side: usize,
     /// What to write
     #[arg(
@@ -91,7 +92,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// The largest image that is decoded, in megapixels
-    #[arg(long, value_name = "N", default_value_t = 400)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 400)]
     max_megapixels: u64,
     #[command(flatten)]
     crf_options: CrfOptions,
@@ -117,7 +118,7 @@ struct TagOptions {
     #[arg(long)]
     no_tags: bool,
     /// Probability from which a predicted tag counts
-    #[arg(long, value_name = "0..1", default_value_t = 0.5, group = "threshold")]
+    #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction, default_value_t = 0.5, group = "threshold")]
     tag_threshold: f32,
 }
 
@@ -204,9 +205,9 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         }
     }
     let _lock = ranks.is_first().then(|| output::lock_folder(&args.out, "segment")).transpose()?;
-    let class_list = segmenter.classes().names()[1..].join("\n") + "\n";
     if ranks.is_first() {
-        output::write_file(&args.out.join(CLASS_LIST), class_list.as_bytes())?;
+        let classes = class_list(segmenter.classes());
+        output::write_file(&args.out.join(CLASS_LIST), classes.as_bytes())?;
     }
 
     let formats = written_per_image(&args.format, &args.export);
@@ -223,7 +224,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let start = if args.resume { Start::Resumed } else { Start::Fresh };
     let places = (args.out.as_path(), &args.paths[..]);
     let mut report = SegmentReport::open(&args.report_options, start, places, segmenter.classes(), ranks)?;
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::listen();
     let started = Instant::now();
     let written = run_stages(args, &segmenter, &tags, &todo, report.as_mut(), messages, &interrupt)?;
     let [num_written, num_failed] = ranks.sum_counts([written.num_written, written.num_failed]);

@@ -3,6 +3,7 @@
 
 use crate::image_inputs::Input;
 use crate::invocation::Invocation;
+use crate::number_bounds;
 use crate::outcome::usage;
 use crate::output;
 use crate::report::{self, MaskLinks, Page, Place, ReviewFile, Reviewed, Summary, escaped};
@@ -28,7 +29,7 @@ pub(crate) struct ReportOptions {
     #[arg(long, help_heading = "Report")]
     no_report: bool,
     /// Pictures in the report, of the images the model is least sure of
-    #[arg(long, value_name = "N", default_value_t = 48, help_heading = "Report")]
+    #[arg(long, value_name = "N", value_parser = number_bounds::picture_count, default_value_t = 48, help_heading = "Report")]
     report_pictures: usize,
     /// True masks, named after the images, to score ours by in the report [default: those of the data set, if PATH is one]
     #[arg(long, value_name = "DIR", help_heading = "Report")]

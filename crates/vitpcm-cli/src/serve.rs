@@ -2,6 +2,7 @@
 
 use crate::allocator;
 use crate::interrupt;
+use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output;
 use crate::session::Session;
@@ -16,7 +17,7 @@ use vitpcm_viewer::{Limits, Server};
     Ctrl-C ends it. Images stay in memory and are gone then; docs/viewer.md describes the page and its API.")]
 pub(crate) struct Args {
     /// Port to listen on; 0 takes any that is free
-    #[arg(long, value_name = "N", default_value_t = 7878)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::port, default_value_t = 7878)]
     port: u16,
     /// The model, as `train` writes it [default: the embedded one, which knows the 20 classes of PASCAL VOC]
     #[arg(long, value_name = "FILE")]
@@ -25,25 +26,25 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
     /// Side in pixels to which images are resized for the network [default: the model's own]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_bounds::network_side)]
     size: Option<usize>,
     /// The largest image that is taken, in megapixels
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 50)]
     max_megapixels: u64,
     /// The largest file that is taken, in MiB
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::mebibytes, default_value_t = 64)]
     max_upload: usize,
     /// Images that are kept at a time; the one not used for longest makes room
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::places, default_value_t = 200)]
     max_images: usize,
     /// Memory for the images that are kept, in MiB
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::mebibytes, default_value_t = 1024)]
     max_memory: usize,
     /// Open connections at a time; further ones wait
-    #[arg(long, value_name = "N", default_value_t = Limits::default().max_connections)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::places, default_value_t = Limits::default().max_connections)]
     max_connections: usize,
     /// Images that wait for the network at a time, the one it works on included; further ones are told to come again
-    #[arg(long, value_name = "N", default_value_t = Limits::default().max_uploads)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::places, default_value_t = Limits::default().max_uploads)]
     max_waiting: usize,
 }
 
@@ -67,7 +68,7 @@ pub(crate) fn serve(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let model_name = model_name.to_string_lossy();
     let server = Server::bind(&args.host, args.port, segmenter.map_err(usage)?, &model_name, limits)?;
     let stopper = server.stopper();
-    interrupt::on_first(move || stopper.stop())?;
+    interrupt::on_first(move || stopper.stop());
     if !server.address().ip().is_loopback() {
         session.messages.note(format!(
             "warning: listening on {}: anyone who can reach this machine can use the viewer",

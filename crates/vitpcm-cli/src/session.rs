@@ -1,10 +1,10 @@
 //! What every command takes, and what it becomes before the command runs.
 
 use crate::invocation::Invocation;
+use crate::number_bounds;
 use crate::outcome::usage;
 use crate::output::Messages;
 use anyhow::anyhow;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use vitpcm::{Device, DeviceName, Precision, suitable_precision};
 use vitpcm_train::Ranks;
@@ -19,17 +19,17 @@ pub(crate) struct Common {
     #[arg(long, global = true, value_name = "NAME", value_parser = precision, help_heading = "Common options")]
     precision: Option<Precision>,
     /// Number of threads [default: all cores]
-    #[arg(long, global = true, value_name = "N", help_heading = "Common options")]
-    threads: Option<NonZeroUsize>,
+    #[arg(long, global = true, value_name = "N", value_parser = number_bounds::thread_count, help_heading = "Common options")]
+    threads: Option<usize>,
     /// Seed of everything random
-    #[arg(long, global = true, value_name = "N", default_value_t = 0, help_heading = "Common options")]
+    #[arg(long, global = true, value_name = "N", value_parser = number_bounds::seed, default_value_t = 0, help_heading = "Common options")]
     seed: u64,
     /// Messages and progress off; results and errors stay
     #[arg(long, global = true, help_heading = "Common options")]
     quiet: bool,
     /// What is read of a file that must be in memory whole: lists and settings, annotations, packed weights [default: 1, 8,
     /// what weights need]
-    #[arg(long, global = true, value_name = "N", help_heading = "Common options")]
+    #[arg(long, global = true, value_name = "N", value_parser = number_bounds::gigabytes, help_heading = "Common options")]
     max_file_gigabytes: Option<u64>,
     /// A TOML file with any of this command's options (`crf = true`, `size = 960`); what is typed wins
     #[arg(long, global = true, value_name = "FILE.toml", help_heading = "Common options")]
@@ -50,7 +50,7 @@ pub(crate) struct Session<'a> {
 impl<'a> Session<'a> {
     pub(crate) fn new(common: &Common, invocation: Invocation, ranks: &'a Ranks) -> anyhow::Result<Self> {
         if let Some(threads) = common.threads {
-            rayon::ThreadPoolBuilder::new().num_threads(threads.get()).build_global()?;
+            rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
         }
         if let Some(gigabytes) = common.max_file_gigabytes {
             let bytes = gigabytes.saturating_mul(1 << 30);

@@ -1,5 +1,7 @@
 //! Plain text tables: the first column to the left, the others to the right.
 
+use crate::printable;
+
 /// Rows of cells under a heading, padded to the widest cell of each column.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -7,11 +9,12 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(heading: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Table { rows: vec![heading.into_iter().map(Into::into).collect()] }
+        let heading = heading.into_iter().map(|cell| printable::cell(&cell.into()));
+        Table { rows: vec![heading.collect()] }
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(cells.into_iter().map(|cell| printable::cell(&cell)).collect());
     }
 }
 
@@ -69,6 +72,13 @@ mod tests {
         table.row(["background".into(), "9.00".into()]);
         table.row(["véhicule".into(), "100.00".into()]);
         assert_eq!(table.to_string(), "class          IoU\nbackground    9.00\nvéhicule    100.00\n");
+    }
+
+    #[test]
+    fn a_cell_of_a_million_letters_is_shortened() {
+        let mut table = Table::new(["class", "IoU"]);
+        table.row(["x".repeat(1_000_000), "9.00".into()]);
+        assert!(table.to_string().lines().all(|line| line.chars().count() < 100));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use crate::data_inspect::Reading;
 use crate::interrupt::Interrupt;
 use crate::live_run::{self, Heard, LINE_EVERY, duration};
+use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
 use crate::output::{self, Messages};
 use crate::session::Session;
@@ -54,10 +55,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     localisation: Option<LocalisationName>,
     /// Number of epochs
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_bounds::epochs)]
     epochs: Option<usize>,
     /// Images that go through the network at a time
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_bounds::batch)]
     batch: Option<usize>,
     /// A second round: learn also from the masks that `segment` made of the training images with an earlier model
     #[arg(long, value_name = "DIR")]
@@ -253,7 +254,7 @@ fn provenance(args: &Args) -> std::collections::BTreeMap<String, String> {
 
 /// Trains on a thread of its own, so that this one can listen to it and to Ctrl-C.
 pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOutcome, usize)> {
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::listen();
     let stop = AtomicBool::new(false);
     let (sender, receiver) = sync_channel(live_run::UNHEARD);
     let report = session.ranks.is_first().then(|| TrainReport::new(job, &session.invocation));

@@ -1,5 +1,6 @@
 //! What becomes of background that the network is not sure of, as options.
 
+use crate::number_bounds;
 use clap::ArgGroup;
 use vitpcm::UnsureBackground;
 
@@ -7,7 +8,7 @@ use vitpcm::UnsureBackground;
 #[command(group = ArgGroup::new("unsure").multiple(true))]
 pub(crate) struct UnsureOptions {
     /// Leave open (255) what is background with a lower score than this: for masks to train on
-    #[arg(long, value_name = "0..1", value_parser = share, group = "unsure")]
+    #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction, group = "unsure")]
     sure_background: Option<f32>,
     /// Give wide areas of background with a score below 0.9, or that of --sure-background, to the likeliest class: whole
     /// things, with clothes and table tops
@@ -15,7 +16,7 @@ pub(crate) struct UnsureOptions {
     fill_unsure: bool,
     /// Of what is not sure, only areas as wide as discs whose radius is this share of the longer side, not the seams of
     /// things [default: 0; with --fill-unsure 0.05]
-    #[arg(long, value_name = "0..1", value_parser = share, requires = "unsure")]
+    #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction, requires = "unsure")]
     unsure_areas: Option<f32>,
 }
 
@@ -28,9 +29,4 @@ impl UnsureOptions {
         let disc_radius = self.unsure_areas.map_or(suggested_radius, f64::from);
         Some(UnsureBackground { sure_from, disc_radius, is_filled: self.fill_unsure })
     }
-}
-
-fn share(text: &str) -> Result<f32, String> {
-    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| format!("`{text}`: expected a number from 0 to 1, as in 0.9"))
 }

@@ -6,6 +6,7 @@ use crate::crf_options::CrfOptions;
 use crate::evaluate::read_names;
 use crate::interrupt::Interrupt;
 use crate::live_run::{self, Heard, LINE_EVERY, duration};
+use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output::{self, Messages};
 use crate::session::Session;
@@ -14,7 +15,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 use vitpcm::{Device, Model, Precision, Segmenter, SegmenterOptions, Symmetries, embedded_model};
@@ -76,16 +77,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE|embedded")]
     teacher: Option<String>,
     /// Number of steps [default: 20000]
-    #[arg(long, value_name = "N", conflicts_with = "epochs")]
+    #[arg(long, value_name = "N", value_parser = number_bounds::steps, conflicts_with = "epochs")]
     steps: Option<u64>,
     /// Number of epochs, instead of steps
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_bounds::steps)]
     epochs: Option<u64>,
     /// Images a step [default: 10]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_bounds::batch)]
     batch: Option<usize>,
     /// Pixels whose class has a lower score than this are not learned from, where NAME.npz lies beside a mask
-    #[arg(long, value_name = "0..1")]
+    #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction)]
     unsure: Option<f32>,
     /// Continue the run in --out where it stopped, with its own settings
     #[arg(long)]
@@ -94,7 +95,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Scales over which the final scores are averaged
-    #[arg(long, value_name = "X,Y,…", value_delimiter = ',', default_value = "0.5,0.75,1,1.25,1.5")]
+    #[arg(long, value_name = "X,Y,…", value_parser = number_bounds::scale, value_delimiter = ',', default_value = "0.5,0.75,1,1.25,1.5")]
     scales: Vec<f64>,
     /// Score the masks after a dense CRF as well
     #[arg(long)]
@@ -103,7 +104,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// The largest image that is decoded, in megapixels
-    #[arg(long, value_name = "N", default_value_t = 400)]
+    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 400)]
     max_megapixels: u64,
     #[command(flatten)]
     crf_options: CrfOptions,
@@ -153,7 +154,7 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         limits: ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) },
         provenance: provenance(args),
     };
-    let interrupt = Interrupt::listen()?;
+    let interrupt = Interrupt::listen();
     let stop = AtomicBool::new(false);
     let (outcome, num_warnings) = train(&job, &session.messages, &interrupt, &stop)?;
     if outcome.ending == Ending::Interrupted {
@@ -255,7 +256,8 @@ fn resolve(
         config = config.with(assignment).map_err(usage)?;
     }
     if let Some(epochs) = args.epochs {
-        config.schedule.steps = epochs * (num_images / config.schedule.batch.max(1)).max(1) as u64;
+        config.schedule.steps =
+            epochs.saturating_mul((num_images / config.schedule.batch.max(1)).max(1) as u64);
     }
     config.check().map_err(usage)?;
     Ok((config, backbone))
@@ -350,12 +352,8 @@ fn score(
     let crf = args.crf.then(|| args.crf_options.params());
     let options = ScoreOptions { crf, limits: job.limits.clone(), pictures: 0 };
     let bar = messages.progress_bar(job.validation.len(), "scoring");
-    let stop = AtomicBool::new(false);
-    let mut progress = |done: usize| {
-        bar.set_position(done as u64);
-        stop.store(interrupt.is_asked(), Ordering::Relaxed);
-    };
-    let scores = score_segmenter(&segmenter, &job.validation, &options, &mut progress, &stop)?;
+    let mut progress = |done: usize| bar.set_position(done as u64);
+    let scores = score_segmenter(&segmenter, &job.validation, &options, &mut progress, interrupt.flag())?;
     bar.finish_and_clear();
     let Some(scores) = scores else {
         if interrupt.is_asked() {
@@ -367,7 +365,14 @@ fn score(
     let percent = |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.2} %"));
     let line = |name: &str, scores: &Scores| {
         let (miou, accuracy) = (percent(scores.mean_iou), percent(scores.pixel_accuracy));
-        format!("{name:<12} mIoU {miou}, pixel accuracy {accuracy}\n")
+        let with_union = match scores.classes_only_predicted.len() {
+            0 => String::new(),
+            count => format!(
+                " ({} with {count} classes that are predicted but not in the truth)",
+                percent(scores.mean_iou_with_union)
+            ),
+        };
+        format!("{name:<12} mIoU {miou}{with_union}, pixel accuracy {accuracy}\n")
     };
     let mut text = format!("{}\n", model.display());
     text += &format!("{} images, no tags, scales {:?}, flip\n", scores.num_images, args.scales);

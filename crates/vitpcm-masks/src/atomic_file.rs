@@ -1,12 +1,13 @@
 //! Files that appear whole or not at all: written beside their place under another name, then renamed.
 
 use crate::folder_lock;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// A file in the making: `path` appears, or is replaced, at [`AtomicFile::commit`] and not before.
 ///
@@ -18,11 +19,32 @@ pub struct AtomicFile {
     path: PathBuf,
 }
 
+/// Temporary files of this process that are neither in their places nor removed.
+static UNFINISHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+fn unfinished() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes what this process has half-written, on any thread, for a program that is about to end at once. No further file
+/// can be begun.
+pub fn remove_unfinished() {
+    let unfinished = unfinished();
+    for temporary in unfinished.iter() {
+        // One that has just been put in its place is not there any more.
+        let _ = fs::remove_file(temporary);
+    }
+    std::mem::forget(unfinished);
+}
+
 impl AtomicFile {
     /// Begins a file that shall stand at `path`.
     pub fn create(path: &Path) -> io::Result<AtomicFile> {
         let temporary = temporary_beside(path)?;
+        let mut unfinished = unfinished();
         let writer = BufWriter::new(File::create_new(&temporary)?);
+        unfinished.insert(temporary.clone());
+        drop(unfinished);
         Ok(AtomicFile { writer, temporary, path: path.to_path_buf() })
     }
 
@@ -39,6 +61,7 @@ impl Drop for AtomicFile {
         // After a commit there is nothing under this name any more. A leftover that cannot be removed changes
         // nothing about the error that is on its way.
         let _ = fs::remove_file(&self.temporary);
+        unfinished().remove(&self.temporary);
     }
 }
 

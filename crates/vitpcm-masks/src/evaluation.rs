@@ -154,6 +154,11 @@ impl ConfusionMatrix {
             unit: "percent",
             mean_iou: mean(in_truth().filter_map(|class| class.iou)),
             mean_iou_with_union: mean(per_class.iter().filter_map(|class| class.iou)),
+            classes_only_predicted: {
+                let only_predicted =
+                    per_class.iter().filter(|class| class.truth_pixels == 0 && class.iou.is_some());
+                only_predicted.map(|class| class.name.clone()).collect()
+            },
             pixel_accuracy: percent(num_correct, num_pixels),
             mean_accuracy: mean(per_class.iter().filter_map(|class| class.accuracy)),
             frequency_weighted_iou: (num_pixels > 0).then(|| weighted_iou / num_pixels as f64),
@@ -219,12 +224,15 @@ pub struct ClassScores {
 pub struct Scores {
     /// Always "percent": how to read the figures below.
     pub unit: &'static str,
-    /// Mean IoU over the classes that occur in the truth: the figure papers report.
+    /// Mean IoU over the classes that occur in the truth. On a benchmark that is every class, and the figure papers report.
     #[serde(rename = "miou")]
     pub mean_iou: Option<f64>,
-    /// Mean IoU over the classes that occur in truth or prediction.
+    /// Mean IoU over the classes that occur in truth or prediction: lower where a class is predicted that is nowhere in
+    /// the truth, whose IoU is 0.
     #[serde(rename = "miou_with_union")]
     pub mean_iou_with_union: Option<f64>,
+    /// The classes that only the second mean counts: predicted, and nowhere in the truth.
+    pub classes_only_predicted: Vec<String>,
     /// Share of all pixels that are right.
     pub pixel_accuracy: Option<f64>,
     /// Mean over the classes in the truth of the share of their pixels found.

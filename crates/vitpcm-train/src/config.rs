@@ -9,7 +9,10 @@ use vitpcm_nets::{
     BackboneConfig, DropoutRates, Localisation, Normalisation, PatchConditioning, PcmConfig, Pooling,
 };
 
-use crate::error::{Result, TrainError};
+use crate::error::Result;
+use crate::setting_bounds::{
+    BATCH, Bounds, EPOCHS, MOST_IMAGES, MOST_PICTURES, MOST_RATE, MOST_STEPS, MOST_WEIGHT,
+};
 use crate::settings;
 
 /// The background threshold of class activation maps until validation has chosen one; stays where there are no masks to
@@ -315,48 +318,49 @@ impl TrainConfig {
 
     /// Refuses settings that no run can have.
     pub fn check(&self) -> Result<()> {
-        let (model, schedule, views) = (&self.model, &self.schedule, &self.views);
-        let share = |value: f32| (0.0..=1.0).contains(&value);
-        let positive = |value: f64| value.is_finite() && value > 0.0;
-        let not_negative = |value: f64| value.is_finite() && value >= 0.0;
-        let dropout = [model.dropout.backbone, model.dropout.conditioning, model.dropout.classifier];
-        let losses = &self.losses;
-        let losses = [losses.mce_weight, losses.et_weight, losses.mask_weight, losses.classifier_l2];
-        let rules = [
-            (
-                model.grid >= 4 && model.grid.is_multiple_of(2) && model.grid <= 256,
-                "model.grid: an even number from 4 to 256",
-            ),
-            ((1..=256).contains(&model.inference_grid), "model.inference_grid: 1 to 256"),
-            ((1..=256).contains(&self.validation.grid), "validation.grid: 1 to 256"),
-            (model.top_k >= 1, "model.top_k: at least 1"),
-            (
-                model.localisation == LocalisationKind::Pcm
-                    || (model.conditioning == Conditioning::None && self.losses.et_target == EtTarget::None),
-                "with model.localisation=cam: model.conditioning=none and losses.et_target=none",
-            ),
-            (positive(model.classifier_std.into()), "model.classifier_std: a positive number"),
-            (dropout.iter().all(|rate| (0.0..1.0).contains(rate)), "model.dropout: shares from 0 to below 1"),
-            (share(views.crop_probability), "views.crop_probability: 0 to 1"),
-            (share(views.colour.grey_probability), "views.colour.grey_probability: 0 to 1"),
-            (losses.into_iter().all(not_negative), "losses: weights of 0 or more"),
-            (schedule.epochs >= 1, "schedule.epochs: at least 1"),
-            (schedule.batch >= 1, "schedule.batch: at least 1"),
-            (schedule.effective_batch >= schedule.batch, "schedule.effective_batch: at least schedule.batch"),
-            (positive(schedule.warmup_rate) && positive(schedule.rate), "schedule: rates above 0"),
-            ((0.0..1.0).contains(&schedule.adam_beta1), "schedule.adam_beta1: 0 to below 1"),
-            ((0.0..1.0).contains(&schedule.adam_beta2), "schedule.adam_beta2: 0 to below 1"),
-            (positive(schedule.adam_eps), "schedule.adam_eps: above 0"),
-            ((0.0..1.0).contains(&schedule.ema_decay), "schedule.ema_decay: 0 to below 1"),
-            (schedule.patience >= 1, "schedule.patience: at least 1"),
-            (self.validation.every_epochs >= 1, "validation.every_epochs: at least 1"),
-            (share(self.validation.tag_threshold), "validation.tag_threshold: 0 to 1"),
-            (positive(self.loader.save_minutes), "loader.save_minutes: above 0"),
-        ];
-        match rules.into_iter().find(|(is_met, _)| !is_met) {
-            Some((_, rule)) => Err(TrainError::Config(format!("expected {rule}"))),
-            None => Ok(()),
-        }
+        let Self { model, views, losses, schedule, validation, .. } = self;
+        let mut bounds = Bounds::default();
+        bounds.within("model.grid", model.grid, 4..=256);
+        bounds.rule(model.grid.is_multiple_of(2), "model.grid: an even number from 4 to 256");
+        bounds.within("model.inference_grid", model.inference_grid, 1..=256);
+        bounds.within("model.lstm_units", model.lstm_units, 1..=4096);
+        bounds.within("model.top_k", model.top_k, 1..=65_536);
+        bounds.rule(
+            model.localisation == LocalisationKind::Pcm
+                || (model.conditioning == Conditioning::None && losses.et_target == EtTarget::None),
+            "with model.localisation=cam: model.conditioning=none and losses.et_target=none",
+        );
+        bounds.above_zero("model.classifier_std", model.classifier_std.into(), 1000.0);
+        bounds.below_one("model.dropout.backbone", model.dropout.backbone.into());
+        bounds.below_one("model.dropout.conditioning", model.dropout.conditioning.into());
+        bounds.below_one("model.dropout.classifier", model.dropout.classifier.into());
+        bounds.normalisation(model.normalisation.as_ref());
+        bounds.share("views.crop_probability", views.crop_probability);
+        bounds.colour("views.colour", &views.colour);
+        bounds.within("losses.mce_weight", losses.mce_weight, 0.0..=MOST_WEIGHT);
+        bounds.within("losses.et_weight", losses.et_weight, 0.0..=MOST_WEIGHT);
+        bounds.within("losses.mask_weight", losses.mask_weight, 0.0..=MOST_WEIGHT);
+        bounds.within("losses.classifier_l2", losses.classifier_l2, 0.0..=MOST_WEIGHT);
+        bounds.within("schedule.epochs", schedule.epochs, EPOCHS);
+        bounds.within("schedule.warmup_epochs", schedule.warmup_epochs, 0..=*EPOCHS.end());
+        bounds.above_zero("schedule.warmup_rate", schedule.warmup_rate, MOST_RATE);
+        bounds.above_zero("schedule.rate", schedule.rate, MOST_RATE);
+        bounds.within("schedule.ramp_steps", schedule.ramp_steps, 0..=MOST_STEPS);
+        bounds.within("schedule.batch", schedule.batch, BATCH);
+        let most = BATCH.end() * 16;
+        bounds.within("schedule.effective_batch", schedule.effective_batch, schedule.batch..=most);
+        bounds.below_one("schedule.adam_beta1", schedule.adam_beta1);
+        bounds.below_one("schedule.adam_beta2", schedule.adam_beta2);
+        bounds.above_zero("schedule.adam_eps", schedule.adam_eps, 1.0);
+        bounds.below_one("schedule.ema_decay", schedule.ema_decay);
+        bounds.within("schedule.patience", schedule.patience, EPOCHS);
+        bounds.within("validation.every_epochs", validation.every_epochs, EPOCHS);
+        bounds.within("validation.max_images", validation.max_images, 0..=MOST_IMAGES);
+        bounds.within("validation.grid", validation.grid, 1..=256);
+        bounds.share("validation.tag_threshold", validation.tag_threshold);
+        bounds.within("validation.pictures", validation.pictures, 0..=MOST_PICTURES);
+        bounds.loader(&self.loader);
+        bounds.finish()
     }
 
     /// The description of the network, for a backbone and `num_classes` classes with the background.
@@ -442,7 +446,10 @@ mod tests {
             ("seed.x=1", "seed"),
             ("schedule.rate", "key=value"),
             ("schedule.effective_batch=4", "effective_batch"),
-            ("schedule.rate=nan", "rates"),
+            ("schedule.rate=nan", "schedule.rate: above 0, at most 100"),
+            ("schedule.batch=18446744073709551615", "schedule.batch"),
+            ("views.colour.contrast=[2.0, 1.0]", "views.colour.contrast"),
+            ("loader.threads=1000000", "loader.threads: 0 to 1024"),
         ] {
             let message = TrainConfig::default().with(assignment).unwrap_err().to_string();
             assert!(message.contains(part), "{assignment}: {message}");

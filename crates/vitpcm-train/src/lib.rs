@@ -63,6 +63,7 @@ mod run_files;
 mod run_start;
 mod saved_state;
 mod schedule;
+mod setting_bounds;
 mod settings;
 pub mod sgd;
 mod shares;

@@ -30,7 +30,10 @@ pub(crate) fn with<T: Serialize + DeserializeOwned>(settings: &T, assignment: &s
 
 /// Reads settings; a key that is unknown or missing is an error.
 pub(crate) fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T> {
-    toml::from_str(text).map_err(|error| TrainError::Config(error.to_string()))
+    toml::from_str(text).map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        TrainError::Config(format!("line {line}: {}", error.message()))
+    })
 }
 
 /// The settings as they are kept with a run.

@@ -8,7 +8,8 @@ use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 
 use crate::config::LoaderConfig;
 use crate::crop_batch::{CompareAt, SeenAt};
-use crate::error::{Result, TrainError};
+use crate::error::Result;
+use crate::setting_bounds::{BATCH, Bounds, MOST_IMAGES, MOST_PICTURES, MOST_RATE, MOST_STEPS, MOST_WEIGHT};
 use crate::settings;
 
 /// All settings of a verification run.
@@ -187,39 +188,37 @@ impl VerifyConfig {
 
     /// Refuses settings that no run can have.
     pub fn check(&self) -> Result<()> {
-        let (crops, schedule) = (&self.crops, &self.schedule);
-        let share = |value: f32| (0.0..=1.0).contains(&value);
-        let positive = |value: f64| value.is_finite() && value > 0.0;
-        let not_negative = |value: f64| value.is_finite() && value >= 0.0;
+        let Self { model, crops, schedule, teacher, validation, .. } = self;
+        let mut bounds = Bounds::default();
+        bounds.normalisation(model.normalisation.as_ref());
+        bounds.rule(
+            (17..=2049).contains(&crops.side) && crops.side % OUTPUT_STRIDE == 1,
+            "crops.side: one more than a multiple of 8, from 17 to 2049",
+        );
         let [least, most] = crops.scales;
-        let rules = [
-            (
-                (17..=2049).contains(&crops.side) && crops.side % OUTPUT_STRIDE == 1,
-                "crops.side: one more than a multiple of 8, from 17 to 2049",
-            ),
-            (
-                (0.05..=10.0).contains(&least) && (least..=10.0).contains(&most),
-                "crops.scales: two factors from 0.05 to 10, the smaller first",
-            ),
-            (share(crops.flip_probability), "crops.flip_probability: 0 to 1"),
-            (share(crops.unsure_below), "crops.unsure_below: 0 to 1"),
-            (share(crops.colour_probability), "crops.colour_probability: 0 to 1"),
-            (share(crops.colour.grey_probability), "crops.colour.grey_probability: 0 to 1"),
-            (schedule.steps >= 1, "schedule.steps: at least 1"),
-            (schedule.batch >= 1, "schedule.batch: at least 1"),
-            (positive(schedule.rate), "schedule.rate: above 0"),
-            (positive(schedule.head_factor), "schedule.head_factor: above 0"),
-            (not_negative(schedule.power), "schedule.power: 0 or more"),
-            ((0.0..1.0).contains(&schedule.momentum), "schedule.momentum: 0 to below 1"),
-            (not_negative(schedule.weight_decay), "schedule.weight_decay: 0 or more"),
-            ((0.0..1.0).contains(&schedule.ema_decay), "schedule.ema_decay: 0 to below 1"),
-            (not_negative(self.teacher.weight), "teacher.weight: 0 or more"),
-            (positive(self.loader.save_minutes), "loader.save_minutes: above 0"),
-        ];
-        match rules.into_iter().find(|(is_met, _)| !is_met) {
-            Some((_, rule)) => Err(TrainError::Config(format!("expected {rule}"))),
-            None => Ok(()),
-        }
+        bounds.rule(
+            (0.05..=10.0).contains(&least) && (least..=10.0).contains(&most),
+            "crops.scales: two factors from 0.05 to 10, the smaller first",
+        );
+        bounds.share("crops.flip_probability", crops.flip_probability);
+        bounds.share("crops.unsure_below", crops.unsure_below);
+        bounds.share("crops.colour_probability", crops.colour_probability);
+        bounds.colour("crops.colour", &crops.colour);
+        bounds.within("schedule.steps", schedule.steps, 1..=MOST_STEPS);
+        bounds.within("schedule.batch", schedule.batch, BATCH);
+        bounds.above_zero("schedule.rate", schedule.rate, MOST_RATE);
+        bounds.above_zero("schedule.head_factor", schedule.head_factor, 1e6);
+        bounds.within("schedule.ramp_steps", schedule.ramp_steps, 0..=MOST_STEPS);
+        bounds.within("schedule.power", schedule.power, 0.0..=100.0);
+        bounds.below_one("schedule.momentum", schedule.momentum);
+        bounds.within("schedule.weight_decay", schedule.weight_decay, 0.0..=MOST_RATE);
+        bounds.below_one("schedule.ema_decay", schedule.ema_decay);
+        bounds.within("teacher.weight", teacher.weight, 0.0..=MOST_WEIGHT);
+        bounds.within("validation.every_steps", validation.every_steps, 0..=MOST_STEPS);
+        bounds.within("validation.max_images", validation.max_images, 0..=MOST_IMAGES);
+        bounds.within("validation.pictures", validation.pictures, 0..=MOST_PICTURES);
+        bounds.loader(&self.loader);
+        bounds.finish()
     }
 
     /// The backbone's rate at a step, counted from 0.

@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
-use vitpcm::{CrfParams, RawScores, Segmenter, TagMode, refined_label_map};
+use vitpcm::{CrfParams, RawScores, Refinement, SegmentError, Segmenter, TagMode};
 use vitpcm_data::{ImageLimits, MaskedImage, read_image};
 use vitpcm_masks::{ConfusionMatrix, LabelMap, MaskError, Picture, Scores, read_label_png_within};
 
-use crate::error::Result;
+use crate::error::{Result, TrainError};
 use crate::validation::strip;
 
 /// Images that are decoded, refined and compared side by side.
@@ -48,6 +48,19 @@ pub fn score_segmenter(
     progress: &mut dyn FnMut(usize),
     stop: &AtomicBool,
 ) -> Result<Option<VerifyScores>> {
+    match score_unless_stopped(segmenter, images, options, progress, stop) {
+        Err(TrainError::Segment(SegmentError::Stopped)) => Ok(None),
+        result => result,
+    }
+}
+
+fn score_unless_stopped(
+    segmenter: &Segmenter,
+    images: &[MaskedImage],
+    options: &ScoreOptions,
+    progress: &mut dyn FnMut(usize),
+    stop: &AtomicBool,
+) -> Result<Option<VerifyScores>> {
     let num_classes = segmenter.classes().len();
     let mut baseline = ConfusionMatrix::new(num_classes);
     let mut refined = options.crf.as_ref().map(|_| ConfusionMatrix::new(num_classes));
@@ -65,14 +78,20 @@ pub fn score_segmenter(
         let mut scored = Vec::with_capacity(images.len());
         for (image, read) in images.iter().zip(read.collect::<Vec<_>>()) {
             match read {
-                Ok((pixels, truth)) => scored.push((image, segmenter.score(&pixels)?, pixels, truth)),
+                Ok((pixels, truth)) => {
+                    scored.push((image, segmenter.score_until(&pixels, stop)?, pixels, truth));
+                }
                 Err(reason) => failures.push(reason),
             }
         }
         let masks = scored.par_iter().map(|(_, scores, pixels, _)| {
             let mask = scores.with_tags(TagMode::Unknown)?.label_map();
-            let refine = |params| refined_label_map(&scores.scores_on_grid, pixels, scores.alignment, params);
-            Ok((mask, options.crf.as_ref().map(refine).transpose()?))
+            let (on_grid, size) = (&scores.scores_on_grid, scores.image_size);
+            let refine = |params: CrfParams| {
+                let refinement = Refinement { crf: Some(params), unsure: None };
+                refinement.label_map_until(on_grid, pixels, scores.alignment, size, stop)
+            };
+            Ok((mask, options.crf.map(refine).transpose()?))
         });
         let masks = masks.collect::<Result<Vec<_>>>()?;
         for ((image, scores, pixels, truth), (mask, after_crf)) in scored.iter().zip(masks) {

@@ -3,12 +3,14 @@
 
 use candle_core::{Device, Tensor};
 use image::RgbImage;
+use std::sync::atomic::AtomicBool;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{ScoreMap, Symmetry};
 use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 use vitpcm_nets::{DeepLab, DeepLabInfo, DeepLabModel};
 
 use crate::average::Average;
+use crate::segmenter::go_on_unless;
 use crate::{RawScores, SegmentError, SegmenterOptions};
 
 /// The longest side in pixels that the network is given: memory grows with the area.
@@ -44,12 +46,18 @@ impl DeepLabScorer {
         })
     }
 
-    /// Runs the network on one image.
-    pub(crate) fn score(&self, image: &RgbImage, device: &Device) -> Result<RawScores, SegmentError> {
+    /// Runs the network on one image, unless `stop` is set before it has run at every scale.
+    pub(crate) fn score(
+        &self,
+        image: &RgbImage,
+        device: &Device,
+        stop: &AtomicBool,
+    ) -> Result<RawScores, SegmentError> {
         let alignment = Alignment::AlignCorners;
         let mut sum: Option<Average> = None;
         for &scale in &self.scales {
             for &symmetry in self.symmetries {
+                go_on_unless(stop)?;
                 let scores = self.score_once(image, scale, symmetry, device)?;
                 match &mut sum {
                     Some(sum) => sum.add(&scores, alignment)?,

@@ -27,6 +27,9 @@ pub enum SegmentError {
         /// Why not.
         reason: String,
     },
+    /// The caller asked to stop.
+    #[error("stopped before it was done")]
+    Stopped,
     /// Options that no image can satisfy.
     #[error("{0}")]
     BadOptions(String),

@@ -21,8 +21,14 @@ impl GridPlan {
         GridPlan { grid: (cells, cells), tiles: vec![Part::whole((cells, cells))] }
     }
 
-    /// Tiles of `cells` × `cells` cells, each about `tile_side` pixels of the image.
-    pub(crate) fn tiled(cells: usize, image_size: (usize, usize), tile_side: usize) -> GridPlan {
+    /// Tiles of `cells` × `cells` cells, each about `tile_side` pixels of the image; `None` where the whole grid would have
+    /// more than `most_cells`.
+    pub(crate) fn tiled(
+        cells: usize,
+        image_size: (usize, usize),
+        tile_side: usize,
+        most_cells: usize,
+    ) -> Option<GridPlan> {
         let overlap = ((cells as f64 * OVERLAP).round() as usize).min(cells - 1);
         let stride = cells - overlap;
         let starts = |length: usize| -> Vec<usize> {
@@ -32,10 +38,14 @@ impl GridPlan {
             (0..num_tiles).map(|i| i * stride).collect()
         };
         let (columns, rows) = (starts(image_size.0), starts(image_size.1));
+        let extent = |starts: &[usize]| starts.last().map_or(0, |start| start + cells);
+        let grid = (extent(&columns), extent(&rows));
+        if grid.0.saturating_mul(grid.1) > most_cells {
+            return None;
+        }
         let tile = |x: usize, y: usize| Part { x, y, width: cells, height: cells };
         let tiles = rows.iter().flat_map(|&y| columns.iter().map(move |&x| tile(x, y))).collect();
-        let extent = |starts: &[usize]| starts.last().map_or(0, |start| start + cells);
-        GridPlan { grid: (extent(&columns), extent(&rows)), tiles }
+        Some(GridPlan { grid, tiles })
     }
 }
 
@@ -51,7 +61,7 @@ mod tests {
     #[test]
     fn tiles_cover_the_grid_and_overlap() {
         for (image_size, expected_tiles) in [((1000, 1000), 1), ((1001, 400), 2), ((2600, 1800), 4 * 3)] {
-            let plan = GridPlan::tiled(60, image_size, 1000);
+            let plan = GridPlan::tiled(60, image_size, 1000, usize::MAX).unwrap();
             assert_eq!(plan.tiles.len(), expected_tiles, "{image_size:?}");
             let (width, height) = plan.grid;
             let mut covered = vec![0; width * height];
@@ -64,5 +74,10 @@ mod tests {
             // At least the image's own resolution: 60 cells for 1000 pixels.
             assert!(width * 1000 >= image_size.0 * 60 && height * 1000 >= image_size.1 * 60);
         }
+    }
+
+    #[test]
+    fn a_grid_beyond_the_limit_is_refused_before_its_tiles_are_listed() {
+        assert_eq!(GridPlan::tiled(60, (100_000, 100_000), 60, 1 << 24), None);
     }
 }

@@ -4,6 +4,7 @@
 use crate::{SegmentError, UnsureBackground};
 use dense_crf::{DenseCrf, Layout, Params};
 use image::RgbImage;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{LabelMap, ScoreMap};
 
@@ -64,8 +65,24 @@ impl Refinement {
         alignment: Alignment,
         mask_size: (usize, usize),
     ) -> Result<LabelMap, SegmentError> {
+        self.label_map_until(scores_on_grid, image, alignment, mask_size, &NEVER)
+    }
+
+    /// As [`label_map`](Self::label_map), but ends with [`SegmentError::Stopped`] at the CRF's next iteration once `stop`
+    /// is set.
+    pub fn label_map_until(
+        &self,
+        scores_on_grid: &ScoreMap,
+        image: &RgbImage,
+        alignment: Alignment,
+        mask_size: (usize, usize),
+        stop: &AtomicBool,
+    ) -> Result<LabelMap, SegmentError> {
         let mask = match &self.crf {
-            Some(params) => refined_label_map_at(scores_on_grid, image, alignment, params, mask_size)?,
+            Some(params) => {
+                let crf = Crf { params, stop };
+                crf.label_map_at(scores_on_grid, image, alignment, mask_size)?
+            }
             None => scores_on_grid.label_map_at(mask_size.0, mask_size.1, alignment)?,
         };
         match &self.unsure {
@@ -86,26 +103,7 @@ pub fn refined_label_map(
     alignment: Alignment,
     params: &Params,
 ) -> Result<LabelMap, SegmentError> {
-    let (crf, present) = crf_at_image_size(scores_on_grid, image, alignment, params)?;
-    let labels =
-        crf.infer_labels(params.iterations).into_iter().map(|i| present[usize::from(i)] as u8).collect();
-    Ok(LabelMap::new(image.width() as usize, image.height() as usize, labels)?)
-}
-
-/// The mask at the size `mask_size` = (width, height), after a CRF over `image`, which may be a smaller copy of what the
-/// mask is for: time and memory are then those of the small one.
-fn refined_label_map_at(
-    scores_on_grid: &ScoreMap,
-    image: &RgbImage,
-    alignment: Alignment,
-    params: &Params,
-    mask_size: (usize, usize),
-) -> Result<LabelMap, SegmentError> {
-    if mask_size == (image.width() as usize, image.height() as usize) {
-        return refined_label_map(scores_on_grid, image, alignment, params);
-    }
-    let scores = refined_scores(scores_on_grid, image, alignment, params)?;
-    Ok(scores.label_map_at(mask_size.0, mask_size.1, Alignment::HalfPixel)?)
+    Crf { params, stop: &NEVER }.label_map(scores_on_grid, image, alignment)
 }
 
 /// The probabilities after the CRF at the image's size, for all classes; 0 for those that take no part.
@@ -115,14 +113,67 @@ pub fn refined_scores(
     alignment: Alignment,
     params: &Params,
 ) -> Result<ScoreMap, SegmentError> {
-    let (crf, present) = crf_at_image_size(scores_on_grid, image, alignment, params)?;
-    let (width, height) = (image.width() as usize, image.height() as usize);
-    let marginals = crf.infer(params.iterations).to_class_major();
-    let mut planes = vec![0.0; scores_on_grid.num_classes() * width * height];
-    for (&class, marginals) in present.iter().zip(marginals.chunks_exact(width * height)) {
-        planes[class * width * height..][..width * height].copy_from_slice(marginals);
+    Crf { params, stop: &NEVER }.scores(scores_on_grid, image, alignment)
+}
+
+/// For callers that never stop half-way.
+pub(crate) static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// The CRF's settings, and what ends it before its last iteration.
+struct Crf<'a> {
+    params: &'a Params,
+    stop: &'a AtomicBool,
+}
+
+impl Crf<'_> {
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
     }
-    Ok(ScoreMap::new(scores_on_grid.num_classes(), width, height, planes)?)
+
+    fn label_map(
+        &self,
+        scores_on_grid: &ScoreMap,
+        image: &RgbImage,
+        alignment: Alignment,
+    ) -> Result<LabelMap, SegmentError> {
+        let (crf, present) = crf_at_image_size(scores_on_grid, image, alignment, self.params)?;
+        let labels = crf.infer_labels_while(self.params.iterations, || self.goes_on());
+        let labels = labels.ok_or(SegmentError::Stopped)?.into_iter().map(|i| present[usize::from(i)] as u8);
+        Ok(LabelMap::new(image.width() as usize, image.height() as usize, labels.collect())?)
+    }
+
+    /// The mask at the size `mask_size` = (width, height), after a CRF over `image`, which may be a smaller copy of what
+    /// the mask is for: time and memory are then those of the small one.
+    fn label_map_at(
+        &self,
+        scores_on_grid: &ScoreMap,
+        image: &RgbImage,
+        alignment: Alignment,
+        mask_size: (usize, usize),
+    ) -> Result<LabelMap, SegmentError> {
+        if mask_size == (image.width() as usize, image.height() as usize) {
+            return self.label_map(scores_on_grid, image, alignment);
+        }
+        let scores = self.scores(scores_on_grid, image, alignment)?;
+        Ok(scores.label_map_at(mask_size.0, mask_size.1, Alignment::HalfPixel)?)
+    }
+
+    fn scores(
+        &self,
+        scores_on_grid: &ScoreMap,
+        image: &RgbImage,
+        alignment: Alignment,
+    ) -> Result<ScoreMap, SegmentError> {
+        let (crf, present) = crf_at_image_size(scores_on_grid, image, alignment, self.params)?;
+        let (width, height) = (image.width() as usize, image.height() as usize);
+        let marginals = crf.infer_while(self.params.iterations, || self.goes_on());
+        let marginals = marginals.ok_or(SegmentError::Stopped)?.to_class_major();
+        let mut planes = vec![0.0; scores_on_grid.num_classes() * width * height];
+        for (&class, marginals) in present.iter().zip(marginals.chunks_exact(width * height)) {
+            planes[class * width * height..][..width * height].copy_from_slice(marginals);
+        }
+        Ok(ScoreMap::new(scores_on_grid.num_classes(), width, height, planes)?)
+    }
 }
 
 /// The CRF over the classes that take part, and which ones these are.
@@ -180,10 +231,24 @@ mod tests {
     #[test]
     fn a_mask_larger_than_the_image_of_the_crf_has_the_edge_in_its_place() {
         let (image, scores, params) = example();
-        let refined =
-            refined_label_map_at(&scores, &image, Alignment::HalfPixel, &params, (192, 144)).unwrap();
+        let refinement = Refinement { crf: Some(params), unsure: None };
+        let refined = refinement.label_map(&scores, &image, Alignment::HalfPixel, (192, 144)).unwrap();
         assert_eq!(refined.size(), (192, 144));
         let expected = (0..192 * 144).map(|i| if i % 192 < 90 { 0 } else { 3 });
         assert!(refined.labels().iter().copied().eq(expected), "{:?}", &refined.labels()[..192]);
+    }
+
+    #[test]
+    fn a_crf_of_endless_iterations_ends_when_it_is_told_to_stop() {
+        let (image, scores, params) = example();
+        let refinement = Refinement { crf: Some(Params { iterations: usize::MAX, ..params }), unsure: None };
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let worker = scope
+                .spawn(|| refinement.label_map_until(&scores, &image, Alignment::HalfPixel, (64, 48), &stop));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            stop.store(true, Ordering::Relaxed);
+            assert!(matches!(worker.join().unwrap(), Err(SegmentError::Stopped)));
+        });
     }
 }

@@ -4,12 +4,14 @@
 use crate::average::Average;
 use crate::deeplab_scorer::DeepLabScorer;
 use crate::grid_plan::{GridPlan, blend_weight};
+use crate::refinement::NEVER;
 use crate::{RawScores, SegmentError, Segmentation, TagMode};
 use candle_core::{Device, Tensor};
 use image::RgbImage;
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, ScoreMap, Symmetry};
 use vitpcm_nets::{
@@ -146,8 +148,13 @@ impl Segmenter {
             }
             cells_by_scale.push(cells as usize);
         }
-        if options.tiling.tile_side == 0 {
-            return Err(SegmentError::BadOptions("tiles of no pixels".to_string()));
+        // A patch for less than a pixel shows nothing new.
+        let least = cells_by_scale.iter().max().copied().unwrap_or(1);
+        if options.tiling.tile_side < least {
+            let side = options.tiling.tile_side;
+            let problem =
+                format!("tiles of {side} pixels: expected at least {least}, a pixel for each patch");
+            return Err(SegmentError::BadOptions(problem));
         }
         let network = model.network()?.with_precision(options.precision);
         let alignment = match info.alignment {
@@ -184,6 +191,17 @@ impl Segmenter {
         self.score(image)?.with_tags(tags)
     }
 
+    /// As [`segment`](Self::segment), but ends with [`SegmentError::Stopped`] at the next scale, symmetry or tile once
+    /// `stop` is set.
+    pub fn segment_until(
+        &self,
+        image: &RgbImage,
+        tags: TagMode<'_>,
+        stop: &AtomicBool,
+    ) -> Result<Segmentation, SegmentError> {
+        self.score_until(image, stop)?.with_tags(tags)
+    }
+
     /// Segments several images, those of one size for the network in one go.
     pub fn segment_batch(
         &self,
@@ -195,26 +213,41 @@ impl Segmenter {
 
     /// Runs the network on one image; masks for any tags can be made of what it returns.
     pub fn score(&self, image: &RgbImage) -> Result<RawScores, SegmentError> {
-        Ok(self.score_batch(&[image])?.remove(0))
+        self.score_until(image, &NEVER)
+    }
+
+    /// As [`score`](Self::score), but ends with [`SegmentError::Stopped`] at the next scale, symmetry or tile once `stop`
+    /// is set.
+    pub fn score_until(&self, image: &RgbImage, stop: &AtomicBool) -> Result<RawScores, SegmentError> {
+        Ok(self.score_batch_until(&[image], stop)?.remove(0))
     }
 
     /// Runs the network on several images at once: faster than one by one on a GPU, more memory everywhere.
     pub fn score_batch(&self, images: &[&RgbImage]) -> Result<Vec<RawScores>, SegmentError> {
+        self.score_batch_until(images, &NEVER)
+    }
+
+    fn score_batch_until(
+        &self,
+        images: &[&RgbImage],
+        stop: &AtomicBool,
+    ) -> Result<Vec<RawScores>, SegmentError> {
         let pcm = match &self.network {
             Network::Pcm(pcm) => pcm,
             // Images keep their aspect, and so seldom go together.
             Network::DeepLab(deeplab) => {
-                return images.iter().map(|image| deeplab.score(image, &self.device)).collect();
+                return images.iter().map(|image| deeplab.score(image, &self.device, stop)).collect();
             }
         };
         let any_tiled = images.iter().any(|image| self.is_tiled(image));
         if images.len() > 1 && any_tiled {
-            return images.iter().map(|image| self.score(image)).collect();
+            return images.iter().map(|image| self.score_until(image, stop)).collect();
         }
         let mut sums: Vec<Option<Average>> = images.iter().map(|_| None).collect();
         for &cells in &pcm.cells_by_scale {
             for &symmetry in self.options.symmetries.list() {
-                for (sum, scores) in sums.iter_mut().zip(self.score_once(pcm, images, cells, symmetry)?) {
+                let scores = self.score_once(pcm, images, cells, symmetry, stop)?;
+                for (sum, scores) in sums.iter_mut().zip(scores) {
                     match sum {
                         Some(sum) => sum.add(&scores, pcm.alignment)?,
                         None => *sum = Some(Average::of(scores)),
@@ -237,25 +270,44 @@ impl Segmenter {
         images: &[&RgbImage],
         cells: usize,
         symmetry: Symmetry,
+        stop: &AtomicBool,
     ) -> Result<Vec<(ScoreMap, Vec<f32>)>, SegmentError> {
         let plan = match images {
-            [image] if self.is_tiled(image) => {
-                let size = (image.width() as usize, image.height() as usize);
-                GridPlan::tiled(cells, size, self.options.tiling.tile_side)
-            }
+            [image] if self.is_tiled(image) => self.tiled_plan(cells, image)?,
             _ => GridPlan::whole(cells),
         };
+        go_on_unless(stop)?;
         if let [tile] = plan.tiles[..] {
             return pcm.run(images, &plan, tile, symmetry, &self.device);
         }
         let mut sum = TileSum::new(self.classes.len(), plan.grid);
         for &tile in &plan.tiles {
+            go_on_unless(stop)?;
             for (scores, tag_probabilities) in pcm.run(images, &plan, tile, symmetry, &self.device)? {
                 sum.add(tile, &scores, &tag_probabilities);
             }
         }
         Ok(vec![sum.blended()?])
     }
+
+    fn tiled_plan(&self, cells: usize, image: &RgbImage) -> Result<GridPlan, SegmentError> {
+        let size = (image.width() as usize, image.height() as usize);
+        let tile_side = self.options.tiling.tile_side;
+        GridPlan::tiled(cells, size, tile_side, MOST_TILED_SCORES / self.classes.len()).ok_or_else(|| {
+            SegmentError::BadOptions(format!(
+                "{} × {} pixels in tiles of {tile_side}: more scores than fit into a gigabyte; use larger tiles",
+                size.0, size.1
+            ))
+        })
+    }
+}
+
+/// Scores of a tiled image that are held at a time: a gigabyte.
+const MOST_TILED_SCORES: usize = 1 << 28;
+
+/// An error once the caller asked to stop.
+pub(crate) fn go_on_unless(stop: &AtomicBool) -> Result<(), SegmentError> {
+    if stop.load(Ordering::Relaxed) { Err(SegmentError::Stopped) } else { Ok(()) }
 }
 
 impl PcmScorer {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, anyhow};
 use image::RgbImage;
-use vitpcm::{Refinement, ReviewedMask, Segmentation, Segmenter};
+use vitpcm::{Refinement, ReviewedMask, SegmentError, Segmentation, Segmenter};
 use vitpcm_data::{DataError, ImageLimits, read_image};
 use vitpcm_masks::{Classes, LabelMap};
 
@@ -71,7 +71,7 @@ pub(super) fn run_stages(
     let (segmented_sender, segmented) = sync_channel(IN_FLIGHT);
     let report = Mutex::new(report);
     let write = |segmented: Arc<Mutex<Receiver<Segmented<'_>>>>| {
-        write_all(args, segmenter.classes(), tags, &segmented, &report, messages, &bar)
+        write_all(args, segmenter.classes(), tags, &segmented, &report, messages, (&bar, interrupt))
     };
     std::thread::scope(|scope| {
         scope.spawn(move || decode_all(inputs, &limits, interrupt, &decoded_sender));
@@ -87,13 +87,15 @@ pub(super) fn run_stages(
         for Decoded { input, image } in decoded {
             let result = image.map_err(anyhow::Error::from).and_then(|image| {
                 let mode = tags.mode_of(input).with_context(|| format!("{}", input.path.display()))?;
-                let segmentation =
-                    segmenter.segment(&image, mode).with_context(|| format!("{}", input.path.display()))?;
+                let segmentation = segmenter
+                    .segment_until(&image, mode, interrupt.flag())
+                    .with_context(|| format!("{}", input.path.display()))?;
                 Ok(Segmented { input, image, segmentation })
             });
             match result {
                 // The writers take everything until this end of the channel is dropped.
                 Ok(result) => drop(segmented_sender.send(result)),
+                Err(error) if is_stopped(&error) => {}
                 Err(error) => {
                     num_failed += 1;
                     bar.suspend(|| messages.failure(described(&error)));
@@ -135,12 +137,12 @@ fn write_all(
     segmented: &Mutex<Receiver<Segmented<'_>>>,
     report: &Mutex<Option<&mut SegmentReport>>,
     messages: &Messages,
-    bar: &indicatif::ProgressBar,
+    (bar, interrupt): (&indicatif::ProgressBar, &Interrupt),
 ) -> Written {
     let mut written = Written::default();
     let next = || segmented.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
     while let Some(item) = next() {
-        let result = write_one(args, classes, &item).and_then(|mask| {
+        let result = write_one(args, classes, &item, interrupt).and_then(|mask| {
             match &mut *report.lock().unwrap_or_else(PoisonError::into_inner) {
                 Some(report) => report.add(item.input, &reviewed(&item, &mask, tags)),
                 None => Ok(None),
@@ -152,6 +154,7 @@ fn write_all(
                 written.tags.extend(args.json.as_ref().map(|_| image_tags(&item, classes)));
                 truth_problem.iter().for_each(|text| bar.suspend(|| messages.failure(text)));
             }
+            Err(error) if is_stopped(&error) => {}
             Err(error) => {
                 written.num_failed += 1;
                 let path = item.input.path.display().to_string();
@@ -163,14 +166,25 @@ fn write_all(
     written
 }
 
-fn write_one(args: &Args, classes: &Classes, item: &Segmented<'_>) -> anyhow::Result<LabelMap> {
+/// Whether an image was given up because the user asked to stop: it has not failed.
+fn is_stopped(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(SegmentError::Stopped))
+}
+
+fn write_one(
+    args: &Args,
+    classes: &Classes,
+    item: &Segmented<'_>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<LabelMap> {
     let Segmented { input, image, segmentation } = item;
     let (scores, alignment) = (&segmentation.scores_on_grid, segmentation.alignment);
     let refinement = Refinement {
         crf: args.crf.then(|| args.crf_options.params()),
         unsure: args.unsure_options.unsure_background(),
     };
-    let mask = refinement.label_map(scores, image, alignment, segmentation.image_size)?;
+    let mask =
+        refinement.label_map_until(scores, image, alignment, segmentation.image_size, interrupt.flag())?;
     let results =
         Results { image, mask: &mask, scores_on_grid: scores, alignment, classes, tags: &segmentation.tags };
     let formats = written_per_image(&args.format, &args.export);
