@@ -145,14 +145,18 @@ fn count_folders(pred: &Path, truth: &Path, classes: Option<&Classes>) -> PyResu
     let failed = |error: MaskError| Error::new_err(error.to_string());
     let found = MaskPairs::find(pred, truth, None).map_err(failed)?;
     let evaluation = evaluate_pairs(&found.pairs, classes.map_or(255, Classes::len), MAX_MASK_PIXELS);
-    let without = found.without_truth.iter();
-    let without = without.map(|name| format!("{}: no true mask in {}", name.display(), truth.display()));
+    let missing = |names: &[PathBuf], what: &str, folder: &Path| -> Vec<String> {
+        let said = |name: &PathBuf| format!("{}: no {what} in {}", name.display(), folder.display());
+        names.iter().map(said).collect()
+    };
+    let without_truth = missing(&found.without_truth, "true mask", truth);
+    let without_prediction = missing(&found.without_prediction, "predicted mask", pred);
     let broken = evaluation.failures.iter().map(|failure| {
         let (path, reason) = (failure.prediction.display().to_string(), failure.error.to_string());
         // File errors name their file already; it may be the truth.
         if reason.contains(".png") { reason } else { format!("{path}: {reason}") }
     });
-    let failures: Vec<String> = broken.chain(without).collect();
+    let failures: Vec<String> = broken.chain(without_truth).chain(without_prediction).collect();
     if evaluation.num_images == 0 {
         let reason = failures.first().map_or_else(String::new, |failure| format!(" ({failure})"));
         let text = format!("no mask of {} could be scored by {}{reason}", pred.display(), truth.display());

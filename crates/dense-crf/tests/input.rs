@@ -255,3 +255,18 @@ fn a_covariance_equals_the_sigmas_it_holds() {
         assert!((a - b.0).abs() < 1e-3 && (a - b.1).abs() < 1e-3);
     }
 }
+
+#[test]
+fn inference_ends_at_the_iteration_at_which_it_is_not_to_go_on() {
+    let photo = Photo::chelsea().crop(70, 40);
+    let scores = vec![0.5; 2 * photo.width * photo.height];
+    let crf = Params::default()
+        .build(photo.width, photo.height, &photo.rgb, 2, &scores, Layout::ClassMajor)
+        .unwrap();
+    let asked = std::cell::Cell::new(0);
+    let goes_on = || asked.replace(asked.get() + 1) < 3;
+    assert_eq!(crf.infer_while(usize::MAX, goes_on), None);
+    assert_eq!(asked.get(), 4);
+    assert_eq!(crf.infer_labels_while(usize::MAX, || false), None);
+    assert_eq!(crf.infer_while(3, || true), Some(crf.infer(3)));
+}

@@ -129,6 +129,9 @@ fn main() -> ExitCode {
         Err(error) => return outcome::report(Err(outcome::usage(error)), &Ranks::Single),
     };
     outcome::end_all_ranks_on_panic(&ranks);
+    if let Err(error) = interrupt::end_on_signals() {
+        return outcome::report(Err(error), &ranks);
+    }
     let typed: Vec<_> = std::env::args_os().collect();
     let arguments = match config_file::expanded_arguments(&Cli::command(), typed.clone()) {
         Ok(arguments) => arguments,
@@ -161,7 +164,6 @@ fn with_safe_names(error: clap::Error, arguments: &[OsString]) -> clap::Error {
 }
 
 fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcome> {
-    interrupt::end_on_signals()?;
     let session = Session::new(&cli.common, invocation, ranks)?;
     let is_shared = matches!(cli.command, Command::Train(_) | Command::Segment(_) | Command::Refine(_));
     if ranks.size() > 1 && !is_shared {

@@ -96,6 +96,89 @@ fn evaluate_names_what_does_not_fit_and_scores_the_rest() {
 }
 
 #[test]
+fn evaluate_counts_missing_predictions_even_when_it_is_quiet() {
+    let folder = Folder::new();
+    folder.mask("pred/there.png", 2, &[0, 1]);
+    folder.mask("truth/there.png", 2, &[0, 1]);
+    (0..12).for_each(|i| folder.mask(&format!("truth/gone-{i:02}.png"), 2, &[0, 1]));
+    let (pred, truth) = (folder.text("pred"), folder.text("truth"));
+    for way in [&["--json", "-"][..], &["--json", "-", "--foreground"]] {
+        let (stdout, stderr) =
+            check(&[&["evaluate", "--quiet", "--pred", &pred, "--truth", &truth], way].concat(), 1);
+        let scores = json(&stdout);
+        assert_eq!((&scores["num_images"], &scores["num_failed"]), (&1.into(), &12.into()));
+        assert_eq!(scores["without_prediction"].as_array().unwrap().len(), 12);
+        assert!(
+            stderr.contains("gone-00: no predicted mask in") && stderr.contains("2 more have"),
+            "{stderr}"
+        );
+    }
+    std::fs::write(folder.path("list.txt"), "there\n").unwrap();
+    let list = folder.text("list.txt");
+    let (_, stderr) = check(&["evaluate", "--pred", &pred, "--truth", &truth, "--list", &list], 0);
+    assert_eq!(stderr, "");
+}
+
+#[test]
+fn evaluate_says_which_classes_a_mean_leaves_out() {
+    let folder = Folder::new();
+    folder.mask("pred/a.png", 2, &[0, 0, 2, 1]);
+    folder.mask("truth/a.png", 2, &[0, 0, 1, 1]);
+    std::fs::write(folder.path("names.txt"), "dog\ncat\n").unwrap();
+    let (pred, truth, names) = (folder.text("pred"), folder.text("truth"), folder.text("names.txt"));
+    let evaluate = ["evaluate", "--pred", &pred, "--truth", &truth, "--classes", &names];
+    let (stdout, _) = check(&evaluate, 0);
+    // Background 1, dog 1/2, cat 0: the mean that counts the cat stands first.
+    let means: Vec<&str> = stdout.lines().filter(|line| line.starts_with("mIoU")).collect();
+    assert!(means[0].contains("3 classes in truth or prediction") && means[0].ends_with("50.00"), "{stdout}");
+    assert!(means[1].contains("2 classes in the truth") && means[1].ends_with("75.00"), "{stdout}");
+    assert!(stdout.contains("nowhere in the truth (IoU 0): cat"), "{stdout}");
+    let (stdout, _) = check(&[&evaluate[..], &["--json", "-"]].concat(), 0);
+    let scores = json(&stdout);
+    assert_eq!((&scores["miou"], &scores["miou_with_union"]), (&75.0.into(), &50.0.into()));
+    assert_eq!(scores["classes_only_predicted"], serde_json::json!(["cat"]));
+}
+
+#[test]
+fn a_class_name_of_a_million_letters_is_shown_shortened() {
+    let folder = Folder::new();
+    folder.mask("pred/a.png", 2, &[0, 1]);
+    folder.mask("truth/a.png", 2, &[0, 1]);
+    std::fs::write(folder.path("names.txt"), "x".repeat(1_000_000)).unwrap();
+    let (pred, truth, names) = (folder.text("pred"), folder.text("truth"), folder.text("names.txt"));
+    let output = vitpcm(&["evaluate", "--pred", &pred, "--truth", &truth, "--classes", &names]);
+    assert!(matches!(output.status.code(), Some(0 | 2)), "{:?}", output.status);
+    assert!(output.stdout.len() + output.stderr.len() < 20_000);
+}
+
+#[test]
+#[cfg(unix)]
+fn names_of_files_cannot_steer_the_terminal() {
+    let folder = Folder::with_scenes_and_model();
+    let name = "a\u{1b}[31m\nerror: forged\u{9b}1m\u{202e}.png";
+    std::fs::write(folder.path("scenes/images").join(name), "broken").unwrap();
+    let (images, out, model) =
+        (folder.text("scenes/images"), folder.text("out"), folder.text("model.safetensors"));
+    let gone = folder.text(&format!("gone-{name}"));
+    for arguments in [
+        &["segment", &images, "--model", &model, "--out", &out][..],
+        &["segment", &gone, "--model", &model, "--out", &out],
+        &["data", "inspect", &folder.text("scenes")],
+        &["data", "inspect", &gone],
+        &["model", "inspect", &gone],
+        &["evaluate", "--pred", &gone, "--truth", &images],
+        &["evaluate", "--classes", name, "--pred", &images, "--truth", &images],
+        &["train", name, &format!("--{name}")],
+    ] {
+        let output = vitpcm(arguments);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains(r"a\u{1b}[31m\nerror: forged\u{9b}1m\u{202e}"), "{arguments:?}\n{said}");
+        assert!(!said.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{arguments:?}\n{said}");
+        assert!(!said.lines().any(|line| line.starts_with("error: forged")), "{arguments:?}\n{said}");
+    }
+}
+
+#[test]
 fn wrong_usage_is_2_and_nothing_to_do_is_3() {
     let folder = Folder::new();
     let nowhere = folder.text("nowhere");

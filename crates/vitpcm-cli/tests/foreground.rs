@@ -60,7 +60,8 @@ fn a_vits_attention_becomes_masks_that_are_scored_by_the_best_head() {
     let other = LabelMap::new(truth.width(), truth.height(), other).unwrap();
     std::fs::create_dir(root.join("binary")).unwrap();
     write_label_png(&root.join("binary/scene-0003.png"), &other).unwrap();
-    assert_eq!(score("binary", "foreground_iou"), 100.0);
+    std::fs::write(root.join("one.txt"), "scene-0003\n").unwrap();
+    assert_eq!(score("binary --list one.txt", "foreground_iou"), 100.0);
 }
 
 #[test]
@@ -77,8 +78,8 @@ fn what_cannot_be_scored_or_attended_to_is_named() {
         2,
         "several folders can be scored with --foreground only",
     );
-    check_error(root, &format!("evaluate --foreground {masks}"), 1, "a mask in 1 of 2 folders");
-    check_error(root, "attention data/images --out out --mass 1.5", 2, "a share above 0, at most 1");
+    check_error(root, &format!("evaluate --foreground {masks}"), 1, "scene-0000: no predicted mask in one");
+    check_error(root, "attention data/images --out out --mass 1.5", 2, "a number above 0, at most 1");
     check_error(root, "attention data/images --out out --weights gone.pt", 2, "gone.pt");
     std::fs::write(root.join("list.txt"), "other\n").unwrap();
     check_error(root, "attention data/images --out out --list list.txt", 3, "listed in list.txt");
