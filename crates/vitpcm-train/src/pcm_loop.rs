@@ -214,10 +214,8 @@ pub fn train(
         (Some(saved), Some(list)) => images_of_run(job, saved, list)?,
         _ => job.data.training.clone(),
     };
-    let accepted_changes = match saved.is_some() && ranks.is_first() {
-        true => check_files(job, &training)?,
-        false => None,
-    };
+    let is_resumed_here = saved.is_some() && ranks.is_first();
+    let accepted_changes = if is_resumed_here { check_files(job, &training)? } else { None };
     let (info, parameters, mut progress) = match &saved {
         Some(saved) => (saved.info.clone(), saved.parameters.clone(), saved.progress.clone()),
         None => initial_state(job)?,

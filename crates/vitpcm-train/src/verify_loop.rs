@@ -190,7 +190,7 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
     let training = images_of_run(job, &progress)?;
     let accepted_changes = match is_new {
         true => None,
-        false => file_record::check(&job.out, job.start, &found_images(&training), &job.limits)?,
+        false => file_record::check(&job.out, job.start, &found_images(job, &training), &job.limits)?,
     };
     let lessons = job.teacher.clone().map(|teacher| {
         let (weight, normalisation) = (config.teacher.weight, info.normalisation);
@@ -213,7 +213,7 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
         Ok(())
     };
     if is_new || !begun_with::exists(&job.out) {
-        file_record::remember(&job.out, found_images(&training))?;
+        file_record::remember(&job.out, found_images(job, &training))?;
     }
     if is_new {
         save(&progress, &sgd, average.as_ref(), &metrics)?;
@@ -374,8 +374,12 @@ fn images_of_run(job: &VerifyJob, progress: &Progress) -> Result<Vec<MaskedImage
     Ok(training)
 }
 
-fn found_images(training: &[MaskedImage]) -> Vec<FoundImage> {
-    let files = |image: &MaskedImage| vec![image.image.clone(), image.mask.clone(), image.scores.clone()];
+fn found_images(job: &VerifyJob, training: &[MaskedImage]) -> Vec<FoundImage> {
+    let uses_scores = job.config.crops.unsure_below > 0.0;
+    let files = |image: &MaskedImage| {
+        let scores = uses_scores.then(|| image.scores.clone());
+        [image.image.clone(), image.mask.clone()].into_iter().chain(scores).collect()
+    };
     training.iter().map(|image| (image.into(), files(image))).collect()
 }
 
