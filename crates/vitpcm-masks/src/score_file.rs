@@ -149,12 +149,11 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for name in ["scores.npy", "classes.npy", "size.npy", "alignment.npy"] {
             let at = whole.windows(name.len()).position(|window| window == name.as_bytes()).unwrap();
-            for bit in 8 * (at + name.len())..8 * (at + name.len() + 24) {
+            for byte in at + name.len()..at + name.len() + 24 {
                 let mut flipped = whole.clone();
-                flipped[bit / 8] ^= 1 << (bit % 8);
+                flipped[byte] ^= 1 << (byte % 8);
                 std::fs::write(&path, flipped).unwrap();
-                let read = StoredScores::read(&path);
-                assert!(read.is_err(), "bit {bit}, of `{name}`");
+                assert!(StoredScores::read(&path).is_err(), "byte {byte}, of `{name}`");
             }
         }
     }

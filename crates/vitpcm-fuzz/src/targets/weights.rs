@@ -253,7 +253,7 @@ pub(super) const MODEL: Target = Target {
             outcome
         })
     },
-    repair: Some(repair_checksums),
+    repair: Some(|header| repair_checksums(header)),
     max_bytes: MEMORY,
 };
 
@@ -270,7 +270,7 @@ pub(super) const STATE: Target = Target {
             Ok(file) => said(check_saved_state(&file)),
         })
     },
-    repair: Some(repair_checksums),
+    repair: Some(|header| repair_checksums(header)),
     max_bytes: MEMORY,
 };
 
@@ -369,7 +369,7 @@ fn with_checksums(header: &[u8]) -> Vec<u8> {
 }
 
 /// Sets the checksums of a header right, which zeros will follow, as far as it can be read.
-fn repair_checksums(header: &mut Vec<u8>) {
+fn repair_checksums(header: &mut [u8]) {
     let Ok(Value::Object(entries)) = serde_json::from_slice(header) else { return };
     for (name, entry) in &entries {
         let offset = |at: usize| entry["data_offsets"][at].as_u64();
