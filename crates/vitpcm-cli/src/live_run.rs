@@ -1,4 +1,4 @@
-//! What `train` and `verify` have in common while they run: the bar of steps, and listening to the loop and to Ctrl-C at
+//! What `train` and `verify` have in common: the options to resume, and while they run the bar of steps and listening to the loop and to Ctrl-C at
 //! the same time. What is said of each event is left to them.
 
 use crate::interrupt::Interrupt;
@@ -7,12 +7,34 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
+use vitpcm_train::Start;
 
 /// Where no live display is possible, a line is written this often.
 pub(crate) const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Events that may wait to be shown.
 pub(crate) const UNHEARD: usize = 256;
+
+/// Whether a run is resumed.
+#[derive(clap::Args)]
+pub(crate) struct Resuming {
+    /// Continue the run in --out where it stopped, with its own settings
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// With --resume: continue although training images or masks changed since the run began
+    #[arg(long, requires = "resume")]
+    accept_changed_images: bool,
+}
+
+impl Resuming {
+    pub(crate) fn start(&self) -> Start {
+        match (self.resume, self.accept_changed_images) {
+            (false, _) => Start::Fresh,
+            (true, false) => Start::Resume,
+            (true, true) => Start::ResumeWithChangedImages,
+        }
+    }
+}
 
 /// A few live lines on a terminal: where we are, a bar of steps, what the last one gave.
 pub(crate) fn steps_bar(messages: &Messages) -> ProgressBar {

@@ -2,7 +2,10 @@
 
 use crate::outcome::Outcome;
 use crate::output;
+use serde::Serialize;
+use std::fmt;
 use std::path::PathBuf;
+use vitpcm_nets::{FileSummary, WeightFile};
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line makes a model to try it on):\n  \
@@ -16,8 +19,48 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
+/// What `--json` writes.
+#[derive(Serialize)]
+struct Inspection {
+    #[serde(flatten)]
+    summary: FileSummary,
+    checksums: Checksums,
+}
+
+/// What the file's checksums say.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Checksums {
+    None,
+    Verified,
+    Failed,
+}
+
+impl fmt::Display for Checksums {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Checksums::None => "none: damage cannot be detected",
+            Checksums::Verified => "verified",
+            Checksums::Failed => "failed: the file is damaged",
+        })
+    }
+}
+
 pub(crate) fn inspect(args: &Args) -> anyhow::Result<Outcome> {
     let summary = vitpcm_nets::inspect(&args.file)?;
-    output::json_or_text(args.json.as_deref(), &summary, &format!("{summary}\n"))?;
-    Ok(Outcome::Done)
+    let file = WeightFile::open(&args.file)?;
+    // Other programs' files may hold arrays that no network of ours reads.
+    let is_ours = matches!(summary, FileSummary::Model(_) | FileSummary::DeepLab(_));
+    let damage = if is_ours || file.has_checksums() { file.find_damage() } else { Vec::new() };
+    let checksums = match (file.has_checksums(), damage.is_empty()) {
+        (false, _) => Checksums::None,
+        (true, true) => Checksums::Verified,
+        (true, false) => Checksums::Failed,
+    };
+    let text = format!("{summary}  checksums       {checksums}\n\n");
+    output::json_or_text(args.json.as_deref(), &Inspection { summary, checksums }, &text)?;
+    match damage.into_iter().next() {
+        Some(error) => Err(error.into()),
+        None => Ok(Outcome::Done),
+    }
 }

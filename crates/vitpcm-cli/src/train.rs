@@ -3,7 +3,7 @@
 
 use crate::data_inspect::Reading;
 use crate::interrupt::Interrupt;
-use crate::live_run::{self, Heard, LINE_EVERY, duration};
+use crate::live_run::{self, Heard, LINE_EVERY, Resuming, duration};
 use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
 use crate::output::{self, Messages};
@@ -20,7 +20,7 @@ use vitpcm_data::Dataset;
 use vitpcm_masks::text_file;
 use vitpcm_nets::{BackboneConfig, PretrainedBackbone};
 use vitpcm_train::{
-    Backbone, Ending, EtTarget, Event, LocalisationKind, Preset, RunSummary, Start, TrainConfig, TrainData,
+    Backbone, Ending, EtTarget, Event, LocalisationKind, Preset, RunSummary, TrainConfig, TrainData,
     TrainError, TrainJob, TrainOutcome, has_saved_state,
 };
 
@@ -63,9 +63,8 @@ pub(crate) struct Args {
     /// A second round: learn also from the masks that `segment` made of the training images with an earlier model
     #[arg(long, value_name = "DIR")]
     pseudo_masks: Option<PathBuf>,
-    /// Continue the run in --out where it stopped, with its own settings
-    #[arg(long)]
-    resume: bool,
+    #[command(flatten)]
+    resuming: Resuming,
     /// Change one setting by its dotted key, as in `schedule.rate=3e-4`; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -119,7 +118,7 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         config,
         backbone,
         out: args.out.clone(),
-        start: if args.resume { Start::Resume } else { Start::Fresh },
+        start: args.resuming.start(),
         device,
         precision,
         provenance: provenance(args),
@@ -187,7 +186,7 @@ fn check_pseudo_masks(folder: &Path, data: &TrainData, session: &Session) -> any
 /// The settings and the initial backbone, from what was typed and, when resuming, from what the run began with.
 fn resolve(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backbone)> {
     let stored = args.out.join("config.toml");
-    let (mut config, backbone) = if args.resume && has_saved_state(&args.out) {
+    let (mut config, backbone) = if args.resuming.resume && has_saved_state(&args.out) {
         let text = text_file::read(&stored).with_context(|| format!("{}", stored.display()))?;
         let config = TrainConfig::from_toml(&text).with_context(|| format!("{}", stored.display()));
         (config.map_err(usage)?, Backbone::Scratch)

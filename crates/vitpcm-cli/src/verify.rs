@@ -5,7 +5,7 @@ use crate::class_names::{self, CLASS_LIST};
 use crate::crf_options::CrfOptions;
 use crate::evaluate::read_names;
 use crate::interrupt::Interrupt;
-use crate::live_run::{self, Heard, LINE_EVERY, duration};
+use crate::live_run::{self, Heard, LINE_EVERY, Resuming, duration};
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output::{self, Messages};
@@ -23,7 +23,7 @@ use vitpcm_data::{ImageLimits, MaskPairing, MaskedImage};
 use vitpcm_masks::{Classes, Scores, text_file};
 use vitpcm_nets::{ResNetVariant, import_resnet};
 use vitpcm_train::{
-    Ending, ScoreOptions, Start, Teacher, TrainError, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob,
+    Ending, ScoreOptions, Teacher, TrainError, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob,
     VerifyOutcome, has_saved_state, score_segmenter, verify as train_on_masks,
 };
 
@@ -88,9 +88,8 @@ pub(crate) struct Args {
     /// Pixels whose class has a lower score than this are not learned from, where NAME.npz lies beside a mask
     #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction)]
     unsure: Option<f32>,
-    /// Continue the run in --out where it stopped, with its own settings
-    #[arg(long)]
-    resume: bool,
+    #[command(flatten)]
+    resuming: Resuming,
     /// Change one setting by its dotted key, as in `schedule.rate=1e-3`; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -148,7 +147,7 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         backbone,
         teacher,
         out: args.out.clone(),
-        start: if args.resume { Start::Resume } else { Start::Fresh },
+        start: args.resuming.start(),
         device,
         precision,
         limits: ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) },
@@ -233,7 +232,7 @@ fn resolve(
     session: &Session,
 ) -> anyhow::Result<(VerifyConfig, VerifyBackbone)> {
     let stored = args.out.join("config.toml");
-    let (mut config, backbone) = if args.resume && has_saved_state(&args.out) {
+    let (mut config, backbone) = if args.resuming.resume && has_saved_state(&args.out) {
         let text = text_file::read(&stored).with_context(|| format!("{}", stored.display()))?;
         let config = VerifyConfig::from_toml(&text).with_context(|| format!("{}", stored.display()));
         (config.map_err(usage)?, VerifyBackbone::Scratch)
@@ -423,6 +422,7 @@ impl<'a> Display<'a> {
 
     fn show(&mut self, event: VerifyEvent) {
         match event {
+            VerifyEvent::Note(text) => self.say(text),
             VerifyEvent::Warning(text) => {
                 self.num_warnings += 1;
                 self.bar.suspend(|| self.messages.failure(text));

@@ -409,8 +409,29 @@ fn model_inspect_tells_models_from_other_files() {
     assert!(stdout.contains("vit-nano16") && stdout.contains("disc, square, triangle, cross"), "{stdout}");
     let (stdout, _) = check(&["model", "inspect", &folder.text("model.safetensors"), "--json", "-"], 0);
     assert_eq!(json(&stdout)["kind"], "model");
+    assert_eq!(json(&stdout)["checksums"], "verified");
     let (_, stderr) = check(&["model", "inspect", &folder.text("names.txt")], 3);
     assert!(stderr.contains("names.txt"), "{stderr}");
+}
+
+#[test]
+fn a_damaged_model_is_refused_by_name_and_inspect_says_so() {
+    let folder = Folder::with_scenes_and_model();
+    let model = folder.text("model.safetensors");
+    let mut bytes = std::fs::read(&model).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&model, bytes).unwrap();
+    let (stdout, stderr) = check(&["model", "inspect", &model], 3);
+    assert!(stdout.contains("checksums       failed"), "{stdout}");
+    assert!(stderr.contains("model.safetensors: the tensor `"), "{stderr}");
+    let (images, out) = (folder.text("data/images"), folder.text("masks"));
+    let (_, stderr) = check(&["segment", &images, "--model", &model, "--out", &out], 2);
+    assert!(stderr.contains("model.safetensors: the tensor `"), "{stderr}");
+    assert!(stderr.contains("does not match its checksum") && stderr.contains("restore it"), "{stderr}");
+
+    let embedded = concat!(env!("CARGO_MANIFEST_DIR"), "/../vitpcm/model/voc20.safetensors");
+    let (stdout, _) = check(&["model", "inspect", embedded], 0);
+    assert!(stdout.contains("checksums       none"), "{stdout}");
 }
 
 #[test]

@@ -145,19 +145,26 @@ fn training_goes_on_when_images_change_are_cut_or_disappear() {
         assert_eq!(stderr.matches(name).count(), 1, "each is named once: {stderr}");
     }
     assert!(!stderr.contains("scene-0001.png"), "{stderr}");
-    // Resumed, it goes on without the broken and the missing one, and says so; with it when it is back.
-    let go_on = || {
-        let mut child = stage.train(&out, &["--epochs=400"]);
+    // The replaced image is noticed when the run is resumed.
+    let stderr = check(stage.train(&out, &["--epochs=400"]), 2);
+    assert!(
+        stderr.contains("1 of the 32 training images") && stderr.contains(": scene-0001.png;"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("--accept-changed-images"), "{stderr}");
+    // Accepted, it goes on without the broken and the missing one, and says so; with it when it is back.
+    let go_on = |more: &[&str]| {
+        let mut child = stage.train(&out, &[&["--epochs=400"], more].concat());
         let rows = num_rows(&out);
         wait_until(&mut child, || num_rows(&out) >= rows + 10);
         signal(&child, "-TERM");
         check(child, 130)
     };
-    let stderr = go_on();
+    let stderr = go_on(&["--accept-changed-images"]);
     assert!(stderr.contains("1 of the 32 images that the run began with are gone"), "{stderr}");
     assert!(stderr.contains("scene-0002.png") && stderr.contains("scene-0003.png"), "{stderr}");
     std::fs::write(lost, lost_bytes).unwrap();
-    let stderr = go_on();
+    let stderr = go_on(&[]);
     assert!(stderr.contains("scene-0002.png") && !stderr.contains("scene-0003.png"), "{stderr}");
 }
 

@@ -108,14 +108,8 @@ fn repair_png(bytes: &mut [u8]) {
     while let Some(head) = bytes.get(at..at + 8) {
         let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
         let Some(end) = at.checked_add(8 + length).filter(|end| end + 4 <= bytes.len()) else { return };
-        let crc = crc32(&bytes[at + 4..end]);
+        let crc = crc32fast::hash(&bytes[at + 4..end]);
         bytes[end..end + 4].copy_from_slice(&crc.to_be_bytes());
         at = end + 4;
     }
-}
-
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0u32, |crc, &byte| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
-    })
 }

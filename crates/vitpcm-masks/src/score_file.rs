@@ -71,6 +71,8 @@ impl StoredScores {
         let bad = |reason: String| MaskError::BadScoreFile { path: path.to_path_buf(), reason };
         let file = File::open(path).map_err(|e| MaskError::io(path, e))?;
         let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|e| bad(e.to_string()))?;
+        // Files of other programs need not say it.
+        let has_alignment = archive.index_for_name("alignment.npy").is_some();
         let mut entry = |name: &str, most: u64| -> Result<Vec<u8>, MaskError> {
             let file = archive.by_name(&format!("{name}.npy"));
             let file = file.map_err(|_| bad(format!("no array `{name}`")))?;
@@ -84,8 +86,7 @@ impl StoredScores {
             if bytes.len() as u64 > most { Err(too_long()) } else { Ok(bytes) }
         };
         let (classes, size) = (entry("classes", MAX_WORD_BYTES)?, entry("size", MAX_WORD_BYTES)?);
-        // Files of other programs need not say it.
-        let alignment = entry("alignment", MAX_WORD_BYTES).ok();
+        let alignment = has_alignment.then(|| entry("alignment", MAX_WORD_BYTES)).transpose()?;
         let scores = entry("scores", MAX_SCORE_BYTES.max(max_pixels))?;
         let in_array = |name: &'static str| move |reason: String| bad(format!("`{name}`: {reason}"));
 
@@ -137,6 +138,23 @@ mod tests {
             classes: Classes::from_names(["Rübe"]).unwrap(),
             image_size: (500, 375),
             alignment: Alignment::AlignCorners,
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_of_an_array_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("scores.npz");
+        example().write(&path).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for name in ["scores.npy", "classes.npy", "size.npy", "alignment.npy"] {
+            let at = whole.windows(name.len()).position(|window| window == name.as_bytes()).unwrap();
+            for byte in at + name.len()..at + name.len() + 24 {
+                let mut flipped = whole.clone();
+                flipped[byte] ^= 1 << (byte % 8);
+                std::fs::write(&path, flipped).unwrap();
+                assert!(StoredScores::read(&path).is_err(), "byte {byte}, of `{name}`");
+            }
         }
     }
 

@@ -24,6 +24,44 @@ pub enum NetsError {
         /// What was found and what was expected.
         reason: String,
     },
+    /// Bytes that are not the ones that were written: a checksum of the file does not hold.
+    #[error(
+        "{}: {what} does not match its checksum: the file is damaged, or another program changed it; restore it from a \
+         copy, or make it again",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The header, or a tensor by its name.
+        what: String,
+    },
+    /// A file with weights that no network can compute with.
+    #[error(
+        "{}: the tensor `{name}` holds {value}; expected finite numbers: the file is damaged, or its training diverged; \
+         use another",
+        path.display()
+    )]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// What it holds.
+        value: f32,
+    },
+    /// Weights that cannot be stored: not finite, or not in the numbers asked for. Nothing was written.
+    #[error("{}: not written: the tensor `{name}` holds {value}; {expected}", path.display())]
+    NotStorable {
+        /// The file that was to be written.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// What it holds.
+        value: f32,
+        /// What can be stored.
+        expected: &'static str,
+    },
     /// A pickle wants something called or created that no state dict needs. Nothing was executed.
     #[error("{}: the pickle refers to `{global}`, which no plain state dict needs; refused, nothing was executed", path.display())]
     ForbiddenPickle {
@@ -80,6 +118,7 @@ pub type Result<T> = std::result::Result<T, NetsError>;
 #[derive(Debug)]
 pub(crate) enum Fault {
     Malformed(String),
+    Damaged(String),
     ForbiddenPickle(String),
 }
 
@@ -88,6 +127,7 @@ impl Fault {
         let path = path.to_owned();
         match self {
             Fault::Malformed(reason) => NetsError::Malformed { path, reason },
+            Fault::Damaged(what) => NetsError::Damaged { path, what },
             Fault::ForbiddenPickle(global) => NetsError::ForbiddenPickle { path, global },
         }
     }

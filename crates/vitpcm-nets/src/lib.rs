@@ -42,6 +42,7 @@ mod pretrained;
 mod random;
 pub mod resnet;
 mod resnet_import;
+mod safetensors_writer;
 mod variants;
 pub mod vit;
 mod weight_file;
@@ -66,6 +67,7 @@ pub use position_embedding::resize_position_embedding;
 pub use pretrained::PretrainedBackbone;
 pub use resnet::{OutputStride, RESNETS, ResNet, ResNetConfig, ResNetVariant, StrideOn};
 pub use resnet_import::{ImportedResNet, ResNetNaming, ResNetSummary, import_resnet};
+pub use safetensors_writer::{PlannedTensor, SafetensorsWriter};
 pub use variants::{Grid, LAYER_NORM_EPS, MLP_RATIO, ParameterShape, VARIANTS, Variant, VitConfig};
 pub use vit::{ClassificationHead, Precision, Tokens, Vit};
 #[cfg(feature = "cuda")]

@@ -1,5 +1,5 @@
-//! Our model file: one safetensors file with the parameters and, in its metadata, everything needed to run them.
-//! Read by mapping it; written to a temporary file beside it that is renamed when it is whole.
+//! Our model file: one safetensors file with the parameters and, in its metadata, everything needed to run them, and
+//! checksums. Read by mapping it; written to a temporary file beside it that is renamed when it is whole.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -15,6 +15,7 @@ use crate::import::{DifferentTensor, Mismatch};
 use crate::normalisation::Normalisation;
 use crate::parameters::Parameters;
 use crate::pcm::{PcmConfig, PcmNetwork};
+use crate::safetensors_writer::{PlannedTensor, SafetensorsWriter};
 use crate::variants::ParameterShape;
 use crate::weight_file::{ArrayEntry, ElementType, WeightFile};
 
@@ -164,25 +165,25 @@ pub(crate) fn write_parameters(
         tensors.push((wanted.name, tensor));
     }
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    let header = header(metadata, &tensors, storage);
+    let plan = tensors.iter().flat_map(|(name, tensor)| planned(name, tensor, storage)).collect();
     let io = |source| NetsError::Io { path: path.to_owned(), source };
 
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = temporary_file_in(folder).map_err(io)?;
-    let mut writer = BufWriter::new(&mut file);
-    writer.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
-    writer.write_all(&header).map_err(io)?;
-    for (_, tensor) in tensors {
+    let mut writer = BufWriter::new(SafetensorsWriter::begin(&mut file, metadata, plan).map_err(io)?);
+    for (name, tensor) in tensors {
         let values = tensor.detach().to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
-        match storage.form_of(tensor) {
+        let form = storage.form_of(tensor);
+        check_storable(path, &name, &values, form)?;
+        match form {
             Form::F32 => write_f32(&mut writer, &values),
             Form::F16 => write_f16(&mut writer, &values),
             Form::I8Rows => write_rows(&mut writer, &values, tensor.dims()[0]),
         }
         .map_err(io)?;
     }
-    writer.flush().map_err(io)?;
-    drop(writer);
+    let writer = writer.into_inner().map_err(|error| io(error.into_error()))?;
+    writer.finish().map_err(io)?;
     file.as_file().sync_all().map_err(io)?;
     file.persist(path).map_err(|error| io(error.error))?;
     // The renaming itself lies in the folder. Some file systems cannot sync folders; the file is whole anyway.
@@ -254,6 +255,20 @@ fn temporary_file_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     builder.tempfile_in(folder)
 }
 
+/// Refuses numbers that would be read back as something that is not finite.
+fn check_storable(path: &Path, name: &str, values: &[f32], form: Form) -> Result<()> {
+    let not_storable = |value: &f32, expected| {
+        Err(NetsError::NotStorable { path: path.to_owned(), name: name.to_owned(), value: *value, expected })
+    };
+    if let Some(value) = values.iter().find(|value| !value.is_finite()) {
+        return not_storable(value, "expected finite numbers");
+    }
+    match values.iter().find(|&&value| form == Form::F16 && !f16::from_f32(value).is_finite()) {
+        Some(value) => not_storable(value, "f16 holds numbers up to 65504; store the model as f32"),
+        None => Ok(()),
+    }
+}
+
 fn write_f32(writer: &mut impl Write, values: &[f32]) -> io::Result<()> {
     values.iter().try_for_each(|value| writer.write_all(&value.to_le_bytes()))
 }
@@ -262,7 +277,7 @@ fn write_f16(writer: &mut impl Write, values: &[f32]) -> io::Result<()> {
     values.iter().try_for_each(|&value| writer.write_all(&f16::from_f32(value).to_le_bytes()))
 }
 
-/// The scales of all rows, then the rows: what [`header`] promises in this order.
+/// The scales of all rows, then the rows: what [`planned`] promises in this order.
 fn write_rows(writer: &mut impl Write, values: &[f32], num_rows: usize) -> io::Result<()> {
     let rows = || values.chunks_exact(values.len() / num_rows);
     let scale = |row: &[f32]| row.iter().fold(0f32, |largest, value| largest.max(value.abs())) / 127.0;
@@ -284,38 +299,26 @@ fn read_rows(file: &WeightFile, entry: &ArrayEntry) -> Result<Vec<f32>> {
     for (row, scale) in values.chunks_exact_mut(row_len.max(1)).zip(scales) {
         row.iter_mut().for_each(|value| *value *= scale);
     }
+    file.check_finite(&entry.name, &values)?;
     Ok(values)
 }
 
-/// The safetensors header. Written here and not by the `safetensors` crate, whose metadata come in random order.
-fn header(
-    metadata: &BTreeMap<&'static str, String>,
-    tensors: &[(String, &Tensor)],
-    storage: Storage,
-) -> Vec<u8> {
-    let mut entries = serde_json::Map::new();
-    entries.insert("__metadata__".to_owned(), serde_json::json!(metadata));
-    let mut start = 0usize;
-    let mut add = |name: String, dtype: &str, size: usize, shape: &[usize]| {
-        let end = start + size * shape.iter().product::<usize>();
-        let entry = serde_json::json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, end] });
-        entries.insert(name, entry);
-        start = end;
+/// The arrays that a parameter is stored as.
+fn planned(name: &str, tensor: &Tensor, storage: Storage) -> Vec<PlannedTensor> {
+    let plan = |name: String, element_type, element_size, shape: &[usize]| PlannedTensor {
+        name,
+        element_type,
+        element_size,
+        shape: shape.to_vec(),
     };
-    for (name, tensor) in tensors {
-        match storage.form_of(tensor) {
-            Form::F32 => add(name.clone(), "F32", 4, tensor.dims()),
-            Form::F16 => add(name.clone(), "F16", 2, tensor.dims()),
-            Form::I8Rows => {
-                add(format!("{name}{ROW_SCALES}"), "F32", 4, &tensor.dims()[..1]);
-                add(name.clone(), "I8", 1, tensor.dims());
-            }
-        }
+    match storage.form_of(tensor) {
+        Form::F32 => vec![plan(name.to_owned(), "F32", 4, tensor.dims())],
+        Form::F16 => vec![plan(name.to_owned(), "F16", 2, tensor.dims())],
+        Form::I8Rows => vec![
+            plan(format!("{name}{ROW_SCALES}"), "F32", 4, &tensor.dims()[..1]),
+            plan(name.to_owned(), "I8", 1, tensor.dims()),
+        ],
     }
-    let mut header = serde_json::Value::Object(entries).to_string().into_bytes();
-    // Data begin at a multiple of eight bytes.
-    header.resize(header.len().next_multiple_of(8), b' ');
-    header
 }
 
 fn write_info(info: &ModelInfo) -> BTreeMap<&'static str, String> {

@@ -2,9 +2,11 @@
 //! arrays.
 //!
 //! The file is mapped, not loaded; opening it parses names, shapes and element types only, and every length
-//! in it is checked against the file's real length before anything is allocated. Which network the names
+//! in it is checked against the file's real length before anything is allocated. An array is compared with its checksum,
+//! where the file has one, whenever it is read, and numbers that are not finite are refused. Which network the names
 //! belong to is left to `weight_names` and `import`.
 
+pub(crate) mod checksums;
 mod limits;
 mod npz;
 mod pickle;
@@ -23,6 +25,7 @@ use half::{bf16, f16};
 use serde::Serialize;
 
 use crate::error::{Fault, NetsError, Parsed, Result};
+use safetensors_header::Header;
 use zip_directory::ZipEntry;
 
 pub use limits::raise_weight_limit;
@@ -162,6 +165,8 @@ pub struct WeightFile {
     container: Container,
     entries: BTreeMap<String, ArrayEntry>,
     metadata: BTreeMap<String, String>,
+    /// CRC-32 of each array's bytes, where the file has them.
+    sums: Option<BTreeMap<String, String>>,
 }
 
 impl WeightFile {
@@ -188,7 +193,8 @@ impl WeightFile {
         if tfjs::is_json(&map) {
             let (bytes, entries) = tfjs::read(path, &map).map_err(|fault| fault.at(path))?;
             let (path, bytes) = (path.to_owned(), FileBytes::InMemory(bytes.into()));
-            return Ok(Self { path, bytes, container: Container::Tfjs, entries, metadata: BTreeMap::new() });
+            let (container, metadata) = (Container::Tfjs, BTreeMap::new());
+            return Ok(Self { path, bytes, container, entries, metadata, sums: None });
         }
         Self::parse(path, FileBytes::Mapped(map))
     }
@@ -200,8 +206,9 @@ impl WeightFile {
     }
 
     fn parse(path: &Path, bytes: FileBytes) -> Result<Self> {
-        let (container, entries, metadata) = parse_any(&bytes).map_err(|fault| fault.at(path))?;
-        Ok(Self { path: path.to_owned(), bytes, container, entries, metadata })
+        let (container, Header { entries, metadata, tensor_sums: sums }) =
+            parse_any(&bytes).map_err(|fault| fault.at(path))?;
+        Ok(Self { path: path.to_owned(), bytes, container, entries, metadata, sums })
     }
 
     /// The path it was opened from.
@@ -219,6 +226,17 @@ impl WeightFile {
         &self.metadata
     }
 
+    /// Whether the file has checksums, which reading it compares with.
+    pub fn has_checksums(&self) -> bool {
+        self.sums.is_some()
+    }
+
+    /// Reads all arrays of numbers, and returns why each one that is damaged or not finite would be refused.
+    pub fn find_damage(&self) -> Vec<NetsError> {
+        let readable = self.entries().filter(|entry| entry.element_type.size_in_bytes().is_some());
+        readable.filter_map(|entry| self.read_numbers(entry).err()).collect()
+    }
+
     /// All arrays, by name.
     pub fn entries(&self) -> impl Iterator<Item = &ArrayEntry> {
         self.entries.values()
@@ -229,7 +247,8 @@ impl WeightFile {
         self.entries.get(name)
     }
 
-    /// The elements of an array of floating-point numbers in row-major order, widened or narrowed to f32.
+    /// The elements of an array of floating-point numbers in row-major order, widened or narrowed to f32; refused where its
+    /// checksum does not hold or one of them is not finite.
     pub fn read_f32(&self, entry: &ArrayEntry) -> Result<Vec<f32>> {
         if !entry.element_type.is_float() {
             let reason = format!(
@@ -251,7 +270,18 @@ impl WeightFile {
             })
             .map_err(|fault| fault.at(&self.path))?;
         self.forget_pages_of(entry);
+        self.check_finite(&entry.name, &values)?;
         Ok(values)
+    }
+
+    /// Refuses an array with a number that is not finite.
+    pub(crate) fn check_finite(&self, name: &str, values: &[f32]) -> Result<()> {
+        match values.iter().find(|value| !value.is_finite()) {
+            None => Ok(()),
+            Some(&value) => {
+                Err(NetsError::NotFinite { path: self.path.clone(), name: name.to_owned(), value })
+            }
+        }
     }
 
     /// Lets go of an array's mapped pages once it is copied, so that loading a model never holds it twice.
@@ -276,6 +306,11 @@ impl WeightFile {
                 &inflated
             }
         };
+        if let Some(sums) = &self.sums
+            && sums.get(&entry.name) != Some(&checksums::text_of(crc32fast::hash(place)))
+        {
+            return Err(Fault::Damaged(format!("the tensor `{}`", entry.name)));
+        }
         let bytes =
             place.get(entry.byte_offset..).ok_or("its first element lies behind the end of its storage")?;
         let num_elements = checked_num_elements(&entry.shape)?;
@@ -300,15 +335,14 @@ impl WeightFile {
     }
 }
 
-type Contents = (Container, BTreeMap<String, ArrayEntry>, BTreeMap<String, String>);
-
-fn parse_any(bytes: &[u8]) -> Parsed<Contents> {
+fn parse_any(bytes: &[u8]) -> Parsed<(Container, Header)> {
+    let unchecked = |entries| Header { entries, metadata: BTreeMap::new(), tensor_sums: None };
     if bytes.starts_with(b"PK") {
         let directory = zip_directory::read(bytes)?;
         return if directory.iter().any(|entry| entry.name.ends_with("data.pkl")) {
-            Ok((Container::TorchZip, torch_zip::read(bytes, &directory)?, BTreeMap::new()))
+            Ok((Container::TorchZip, unchecked(torch_zip::read(bytes, &directory)?)))
         } else {
-            Ok((Container::Npz, npz::read(bytes, &directory)?, BTreeMap::new()))
+            Ok((Container::Npz, unchecked(npz::read(bytes, &directory)?)))
         };
     }
     if bytes.starts_with(&[0x80]) && matches!(bytes.get(1), Some(2..=5)) && bytes.get(8) != Some(&b'{') {
@@ -318,8 +352,7 @@ fn parse_any(bytes: &[u8]) -> Parsed<Contents> {
                 .into(),
         );
     }
-    let (entries, metadata) = safetensors_header::read(bytes)?;
-    Ok((Container::Safetensors, entries, metadata))
+    Ok((Container::Safetensors, safetensors_header::read(bytes)?))
 }
 
 /// The product of a shape, refusing overflow.

@@ -1,5 +1,6 @@
 //! The images that a run began with, `last/images.jsonl`: so that it goes on where some of them are gone since. Each keeps its
-//! place in the order, empty like that of an image that cannot be read. Any other change makes it another data set.
+//! place in the order, empty like that of an image that cannot be read. Any other change of names or tags makes it another data
+//! set. The list also tells files that were replaced under the same name; those are `file_record`'s.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use vitpcm_data::{MaskedImage, TaggedImage};
 use vitpcm_masks::{atomic_file, text_file};
 
 use crate::error::{Result, TrainError};
+use crate::file_record::FileRecord;
 
 /// An image as a run remembers it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,17 +20,26 @@ pub(crate) struct KnownImage {
     /// Class indices; none where a run learns from masks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tags: Vec<u8>,
+    /// Of the image and then of its masks, `null` for a file that was not there. Runs of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) files: Vec<Option<FileRecord>>,
+}
+
+impl KnownImage {
+    fn has_name_and_tags_of(&self, other: &Self) -> bool {
+        (&self.image, &self.tags) == (&other.image, &other.tags)
+    }
 }
 
 impl From<&TaggedImage> for KnownImage {
     fn from(image: &TaggedImage) -> Self {
-        Self { image: image.name.clone(), tags: image.tags.as_slice().to_vec() }
+        Self { image: image.name.clone(), tags: image.tags.as_slice().to_vec(), files: Vec::new() }
     }
 }
 
 impl From<&MaskedImage> for KnownImage {
     fn from(image: &MaskedImage) -> Self {
-        Self { image: image.name.clone(), tags: Vec::new() }
+        Self { image: image.name.clone(), tags: Vec::new(), files: Vec::new() }
     }
 }
 
@@ -65,22 +76,29 @@ pub(crate) fn read(out: &Path) -> Result<Vec<u8>> {
     }
 }
 
+/// The images of a list.
+pub(crate) fn parse(list: &[u8]) -> std::result::Result<Vec<KnownImage>, String> {
+    let lines = list.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+    let known: std::result::Result<_, _> = lines.map(serde_json::from_slice).collect();
+    known.map_err(|error| format!("last/images.jsonl: {error}"))
+}
+
 /// The images of a list, in its order, each with its position among those `found` now, where it still is. What was found but is
 /// not on the list, or has other tags there, is an error in words, and so is a list of which less than half is left.
 pub(crate) fn places(
     list: &[u8],
     found: impl Iterator<Item = KnownImage>,
 ) -> std::result::Result<Vec<(KnownImage, Option<usize>)>, String> {
-    let lines = list.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
-    let known: std::result::Result<Vec<KnownImage>, _> = lines.map(serde_json::from_slice).collect();
-    let known = known.map_err(|error| format!("last/images.jsonl: {error}"))?;
+    let known = parse(list)?;
     if known.is_empty() {
         let reason = "the run began with another data set: training images, tags or whether there are pseudo-masks differ";
         return Err(reason.to_owned());
     }
     // Both are in the data set's order.
     let mut found = found.enumerate().peekable();
-    let mut place = |image: &KnownImage| found.next_if(|(_, next)| next == image).map(|(index, _)| index);
+    let mut place = |image: &KnownImage| {
+        found.next_if(|(_, next)| next.has_name_and_tags_of(image)).map(|(index, _)| index)
+    };
     let places: Vec<Option<usize>> = known.iter().map(&mut place).collect();
     if let Some((_, KnownImage { image, .. })) = found.next() {
         let fault = match known.iter().any(|known| known.image == image) {
@@ -108,7 +126,11 @@ mod tests {
     use super::*;
 
     fn images(names: &str) -> Vec<KnownImage> {
-        let image = |name: &str| KnownImage { image: name.to_owned(), tags: vec![name.len() as u8] };
+        let image = |name: &str| KnownImage {
+            image: name.to_owned(),
+            tags: vec![name.len() as u8],
+            files: Vec::new(),
+        };
         names.split_whitespace().map(image).collect()
     }
 

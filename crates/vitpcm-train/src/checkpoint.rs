@@ -13,7 +13,7 @@ use crate::metrics_csv::MetricsRow;
 use crate::optimiser::Adam;
 use crate::pcm_step::PcmStep;
 use crate::ranks::Ranks;
-use crate::state_file::{SavedTensors, WEIGHT, Words, check_format, read_tensors, state_path, word};
+use crate::state_file::{self, SavedTensors, WEIGHT, Words, check_format, read_tensors, state_path, word};
 
 const FORMAT: &str = "vitpcm-training-state";
 /// In front of tensor names: what they are.
@@ -78,11 +78,7 @@ pub(crate) fn save(
 
 /// Reads the state of a run folder; `None` where none was saved yet.
 pub(crate) fn load(out: &Path, device: &Device) -> Result<Option<Saved>> {
-    let path = state_path(out);
-    if !path.exists() {
-        return Ok(None);
-    }
-    parse(&WeightFile::open(&path)?, device).map(Some)
+    state_file::open(out)?.map(|file| parse(&file, device)).transpose()
 }
 
 /// The first rank's state for all ranks: the first one's file is sent to the others, who get it as if they had read it.

@@ -78,6 +78,9 @@ pub enum TrainError {
     /// The data set or one of its files.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A saved state that is not what was saved.
+    #[error("{0}. The run cannot continue from it; without a copy, start it again in another folder")]
+    DamagedState(#[source] NetsError),
     /// The network or its weights.
     #[error(transparent)]
     Nets(#[from] NetsError),

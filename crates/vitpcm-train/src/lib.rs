@@ -45,6 +45,7 @@ pub mod crop_batch;
 mod ema;
 mod error;
 mod events;
+mod file_record;
 mod fingerprint;
 #[cfg(all(feature = "mpi", feature = "cuda"))]
 mod gpu_group;

@@ -34,7 +34,9 @@ use crate::optimiser::{Adam, AdamConfig};
 use crate::pcm_step::PcmStep;
 use crate::ranks::Ranks;
 use crate::run_files::{RunFiles, lock};
-use crate::run_start::{images_of_run, initial_state, list_if_changed, open_run_folder};
+use crate::run_start::{
+    check_files, images_of_run, initial_state, list_if_changed, open_run_folder, remember_images,
+};
 use crate::shares::{Shares, StepOfAll};
 use crate::state_file::state_path;
 use crate::threshold_sweep::ThresholdSweep;
@@ -90,8 +92,11 @@ pub enum Backbone {
 pub enum Start {
     /// In a folder that is new or empty.
     Fresh,
-    /// From the folder's saved state; from the beginning where none was saved yet.
+    /// From the folder's saved state; from the beginning where none was saved yet. Training images that changed since the run
+    /// began are refused.
     Resume,
+    /// The same, and with images that changed.
+    ResumeWithChangedImages,
 }
 
 /// How a run ended.
@@ -132,7 +137,7 @@ impl TrainData {
         }
     }
 
-    fn pseudo_masks(&self) -> Option<PseudoMasks> {
+    pub(crate) fn pseudo_masks(&self) -> Option<PseudoMasks> {
         let folder = self.pseudo_masks.clone()?;
         Some(PseudoMasks { folder, classes: self.classes.clone() })
     }
@@ -209,6 +214,8 @@ pub fn train(
         (Some(saved), Some(list)) => images_of_run(job, saved, list)?,
         _ => job.data.training.clone(),
     };
+    let is_resumed_here = saved.is_some() && ranks.is_first();
+    let accepted_changes = if is_resumed_here { check_files(job, &training)? } else { None };
     let (info, parameters, mut progress) = match &saved {
         Some(saved) => (saved.info.clone(), saved.parameters.clone(), saved.progress.clone()),
         None => initial_state(job)?,
@@ -248,7 +255,7 @@ pub fn train(
         Ok::<(), TrainError>(())
     };
     if ranks.is_first() && (saved.is_none() || !begun_with::exists(&job.out)) {
-        begun_with::write(&job.out, training.iter().map(Into::into))?;
+        remember_images(job, &training)?;
     }
     if saved.is_none() {
         save(&mut progress, &step, &adam, average.as_ref(), &files)?;
@@ -282,7 +289,7 @@ pub fn train(
         num_parameters: network.num_parameters(),
         train_size: info.train_size,
     }));
-    let notes = [shares.unevenness(), ranks.connect_devices(&job.device)];
+    let notes = [accepted_changes, shares.unevenness(), ranks.connect_devices(&job.device)];
     notes.into_iter().flatten().for_each(|text| tell(Event::Note(text)));
     if num_found < num_images && ranks.is_first() {
         tell(Event::Warning(begun_with::warning(num_images - num_found, num_images)));

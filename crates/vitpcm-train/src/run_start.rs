@@ -9,6 +9,7 @@ use vitpcm_nets::{
 use crate::begun_with::{self, KnownImage};
 use crate::checkpoint::{self, Progress, Saved};
 use crate::error::{Result, TrainError};
+use crate::file_record::{self, FoundImage};
 use crate::pcm_loop::{Backbone, Start, TrainJob};
 use crate::ranks::Ranks;
 use crate::run_files::check_empty;
@@ -60,6 +61,26 @@ pub(crate) fn images_of_run(job: &TrainJob, saved: &Saved, list: &[u8]) -> Resul
         return Err(refuse(format!("the run began {began} pseudo-masks")));
     }
     Ok(training)
+}
+
+/// Compares the files of a saved run's images with what they were when it began. Returns what to say about changes that the user
+/// accepts; any others are refused.
+pub(crate) fn check_files(job: &TrainJob, training: &[TaggedImage]) -> Result<Option<String>> {
+    file_record::check(&job.out, job.start, &found_images(job, training), &job.data.limits)
+}
+
+/// Writes down which images a run begins with.
+pub(crate) fn remember_images(job: &TrainJob, training: &[TaggedImage]) -> Result<()> {
+    file_record::remember(&job.out, found_images(job, training))
+}
+
+fn found_images(job: &TrainJob, training: &[TaggedImage]) -> Vec<FoundImage> {
+    let masks = job.data.pseudo_masks();
+    let files = |image: &TaggedImage| {
+        let mask = masks.iter().map(|masks| masks.path(&image.mask_name()));
+        std::iter::once(image.path.clone()).chain(mask).collect()
+    };
+    training.iter().map(|image| (image.into(), files(image))).collect()
 }
 
 /// A network that has seen nothing of this data set.

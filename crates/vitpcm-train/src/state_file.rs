@@ -1,15 +1,15 @@
-//! Tensors with a few words about them as one safetensors file, written beside its place and renamed, so that there is
-//! always a whole one. What the tensors and words mean is left to the two kinds of runs.
+//! Tensors with a few words about them as one safetensors file with checksums, written beside its place and renamed, so that
+//! there is always a whole one. What the tensors and words mean is left to the two kinds of runs.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use vitpcm_masks::atomic_file;
-use vitpcm_nets::{Parameters, WeightFile};
+use vitpcm_nets::{NetsError, Parameters, PlannedTensor, SafetensorsWriter, WeightFile};
 
 use crate::error::{Result, TrainError};
 
@@ -51,31 +51,43 @@ impl Words {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(TrainError::io(folder))?;
         }
-        let mut entries = serde_json::Map::new();
-        entries.insert("__metadata__".to_owned(), serde_json::json!(self.words));
-        let mut start = 0usize;
-        for (name, tensor) in tensors {
-            let end = start + 4 * tensor.elem_count();
-            let entry =
-                serde_json::json!({ "dtype": "F32", "shape": tensor.dims(), "data_offsets": [start, end] });
-            entries.insert(name.clone(), entry);
-            start = end;
-        }
-        let mut header = serde_json::Value::Object(entries).to_string().into_bytes();
-        header.resize(header.len().next_multiple_of(8), b' ');
+        let plan = tensors.iter().map(|(name, tensor)| PlannedTensor {
+            name: name.clone(),
+            element_type: "F32",
+            element_size: 4,
+            shape: tensor.dims().to_vec(),
+        });
         atomic_file::write(&path, |file| {
-            file.write_all(&(header.len() as u64).to_le_bytes())?;
-            file.write_all(&header)?;
-            for (_, tensor) in tensors {
+            let file = SafetensorsWriter::begin(file, &self.words, plan.collect())?;
+            let mut file = BufWriter::new(file);
+            for (name, tensor) in tensors {
                 let values =
                     tensor.to_dtype(DType::F32).and_then(|tensor| tensor.flatten_all()?.to_vec1::<f32>());
                 for value in values.map_err(io::Error::other)? {
+                    if !value.is_finite() {
+                        let reason = format!("not written: `{name}` holds {value}; the training diverged, and the state saved before stays");
+                        return Err(io::Error::other(reason));
+                    }
                     file.write_all(&value.to_le_bytes())?;
                 }
             }
-            Ok(())
+            file.into_inner().map_err(io::IntoInnerError::into_error)?.finish()
         })
         .map_err(TrainError::io(&path))
+    }
+}
+
+/// Opens a state; `None` where there is none.
+pub(crate) fn open(out: &Path) -> Result<Option<WeightFile>> {
+    let path = state_path(out);
+    path.exists().then(|| WeightFile::open(&path).map_err(of_state)).transpose()
+}
+
+/// An error of a state's file; where the file is damaged, with what to do.
+fn of_state(error: NetsError) -> TrainError {
+    match error {
+        NetsError::Damaged { .. } | NetsError::NotFinite { .. } => TrainError::DamagedState(error),
+        other => TrainError::Nets(other),
     }
 }
 
@@ -108,7 +120,8 @@ pub(crate) struct SavedTensors {
 pub(crate) fn read_tensors(file: &WeightFile, device: &Device) -> Result<(Parameters, SavedTensors)> {
     let (mut parameters, mut tensors) = (Parameters::new(), BTreeMap::new());
     for entry in file.entries() {
-        let tensor = Tensor::from_vec(file.read_f32(entry)?, entry.shape.as_slice(), device)?;
+        let tensor =
+            Tensor::from_vec(file.read_f32(entry).map_err(of_state)?, entry.shape.as_slice(), device)?;
         match entry.name.strip_prefix(WEIGHT) {
             Some(name) => parameters.insert(name, tensor),
             None => _ = tensors.insert(entry.name.clone(), tensor),
@@ -200,5 +213,49 @@ mod tests {
                 prop_assert!(part.is_err(), "{} bytes were taken for the whole", length);
             }
         }
+    }
+
+    #[test]
+    fn a_flipped_bit_of_a_state_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = state_path(folder.path());
+        let tensor = |count: usize| Tensor::arange(0.0, count as f32, &Device::Cpu).unwrap();
+        let tensors = [("weight/a".to_owned(), tensor(40)), ("average/a".to_owned(), tensor(40))];
+        Words::new(&path, "drawn").with("step", &7).unwrap().write(&tensors).unwrap();
+        let read = |bytes: Vec<u8>| {
+            let file = WeightFile::from_bytes("state", bytes).map_err(of_state)?;
+            check_format(&file, "drawn")?;
+            word::<u64>(&file, "step")?;
+            read_tensors(&file, &Device::Cpu).map(drop)
+        };
+        let whole = std::fs::read(&path).unwrap();
+        read(whole.clone()).unwrap();
+        let data_start = whole.len() - 2 * 4 * 40;
+        for bit in 0..8 * whole.len() {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let message = read(flipped).expect_err(&format!("bit {bit} of byte {}", bit / 8)).to_string();
+            if bit / 8 >= data_start {
+                let name = if bit / 8 < data_start + 4 * 40 { "weight/a" } else { "average/a" };
+                assert!(message.contains(name) && message.contains("another folder"), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_state_that_is_not_finite_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = state_path(folder.path());
+        let write = |value: f32| {
+            let tensor = Tensor::full(value, (2, 2), &Device::Cpu).unwrap();
+            Words::new(&path, "drawn").write(&[("weight/a".to_owned(), tensor)])
+        };
+        write(1.0).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        for value in [f32::NAN, f32::INFINITY] {
+            let message = write(value).unwrap_err().to_string();
+            assert!(message.contains("`weight/a` holds"), "{message}");
+        }
+        assert!(std::fs::read(&path).unwrap() == before);
     }
 }

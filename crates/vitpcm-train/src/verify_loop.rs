@@ -15,19 +15,20 @@ use vitpcm_data::{CropLoader, ImageLimits, LoaderOptions, MaskedImage};
 use vitpcm_masks::Classes;
 use vitpcm_nets::{
     DeepLabConfig, DeepLabInfo, DeepLabModel, ImportedResNet, Normalisation, Parameters, Precision,
-    ResNetVariant, Storage, WeightFile,
+    ResNetVariant, Storage,
 };
 
 use crate::begun_with::{self, KnownImage};
 use crate::crop_batch::{CropBatchMaker, StepCrops};
 use crate::ema::Ema;
 use crate::error::{Result, TrainError};
+use crate::file_record::{self, FoundImage};
 use crate::fingerprint;
 use crate::metrics_csv::MetricsCsv;
 use crate::pcm_loop::{Ending, Start};
 use crate::run_files::{check_empty, lock, write_settings};
 use crate::sgd::Sgd;
-use crate::state_file::state_path;
+use crate::state_file;
 use crate::teacher::{Projection, Teacher};
 use crate::tensorboard::EventFile;
 use crate::verify_config::VerifyConfig;
@@ -93,6 +94,8 @@ pub enum VerifyEvent {
         /// Numbers that the network holds.
         num_parameters: usize,
     },
+    /// Something worth knowing that changes nothing.
+    Note(String),
     /// An input that is left out, said once each.
     Warning(String),
     /// A step was taken.
@@ -185,6 +188,10 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
         }
     };
     let training = images_of_run(job, &progress)?;
+    let accepted_changes = match is_new {
+        true => None,
+        false => file_record::check(&job.out, job.start, &found_images(job, &training), &job.limits)?,
+    };
     let lessons = job.teacher.clone().map(|teacher| {
         let (weight, normalisation) = (config.teacher.weight, info.normalisation);
         Lessons { teacher, weight, normalisation }
@@ -206,7 +213,7 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
         Ok(())
     };
     if is_new || !begun_with::exists(&job.out) {
-        begun_with::write(&job.out, training.iter().map(Into::into))?;
+        file_record::remember(&job.out, found_images(job, &training))?;
     }
     if is_new {
         save(&progress, &sgd, average.as_ref(), &metrics)?;
@@ -235,6 +242,7 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
         num_validation_images: validation.len(),
         num_parameters: info.network.num_parameters(),
     });
+    accepted_changes.into_iter().for_each(|text| tell(VerifyEvent::Note(text)));
 
     let (session_start, steps_before) = (Instant::now(), progress.step);
     let mut last_save = Instant::now();
@@ -330,11 +338,8 @@ fn open_run_folder(job: &VerifyJob) -> Result<Option<Saved>> {
         check_empty(out)?;
         return Ok(None);
     }
-    let path = state_path(out);
-    if !path.exists() {
-        return Ok(None);
-    }
-    let saved = verify_state::parse(&WeightFile::open(&path)?, &job.device)?;
+    let Some(file) = state_file::open(out)? else { return Ok(None) };
+    let saved = verify_state::parse(&file, &job.device)?;
     let info = &saved.info;
     if info.classes != job.classes.names() {
         return refuse("the run began with other classes");
@@ -367,6 +372,15 @@ fn images_of_run(job: &VerifyJob, progress: &Progress) -> Result<Vec<MaskedImage
         return Err(refuse("the run began with other training images".to_owned()));
     }
     Ok(training)
+}
+
+fn found_images(job: &VerifyJob, training: &[MaskedImage]) -> Vec<FoundImage> {
+    let uses_scores = job.config.crops.unsure_below > 0.0;
+    let files = |image: &MaskedImage| {
+        let scores = uses_scores.then(|| image.scores.clone());
+        [image.image.clone(), image.mask.clone()].into_iter().chain(scores).collect()
+    };
+    training.iter().map(|image| (image.into(), files(image))).collect()
 }
 
 /// A network that has seen nothing of these images.

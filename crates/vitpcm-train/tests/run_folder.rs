@@ -184,6 +184,53 @@ fn a_run_goes_on_without_images_that_are_gone_as_it_does_without_broken_ones() {
 }
 
 #[test]
+fn an_image_replaced_under_the_same_name_is_refused_unless_it_is_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = scenes(folder.path());
+    let [whole, out, old] = ["whole", "run", "old"].map(|name| folder.path().join(name));
+    run(&job(&data, &whole, config(), Start::Fresh), u64::MAX).0.unwrap();
+    run(&job(&data, &out, config(), Start::Fresh), 2).0.unwrap();
+    copy_run(&out, &old);
+    let replaced = data.join("images/scene-0003.png");
+    let bytes = std::fs::read(&replaced).unwrap();
+    let replace = |index| DrawnScenes { seed: 9, side: 48 }.scene(index).image.save(&replaced).unwrap();
+
+    replace(0);
+    let before = std::fs::read(out.join("last/state.safetensors")).unwrap();
+    let message = run(&job(&data, &out, config(), Start::Resume), u64::MAX).0.unwrap_err().to_string();
+    assert!(message.contains("1 of the 20 training images"), "{message}");
+    assert!(
+        message.contains(": scene-0003.png;") && message.contains("--accept-changed-images"),
+        "{message}"
+    );
+    assert!(std::fs::read(out.join("last/state.safetensors")).unwrap() == before);
+
+    // Accepted once, it is the run's image from then on.
+    let accepted = folder.path().join("accepted");
+    copy_run(&out, &accepted);
+    let (outcome, events) = run(&job(&data, &accepted, config(), Start::ResumeWithChangedImages), 5);
+    assert_eq!(outcome.unwrap().ending, Ending::Interrupted);
+    assert!(events.iter().any(|e| matches!(e, Event::Note(text) if text.contains("scene-0003.png"))));
+    assert_eq!(run(&job(&data, &accepted, config(), Start::Resume), u64::MAX).0.unwrap().steps, 9);
+    replace(1);
+    assert!(run(&job(&data, &accepted, config(), Start::Resume), u64::MAX).0.is_err());
+
+    // A run of an earlier version remembers no files.
+    let list = old.join("last/images.jsonl");
+    let text = std::fs::read_to_string(&list).unwrap();
+    let names = text.lines().map(|line| format!("{}}}\n", line.split(",\"files\"").next().unwrap()));
+    std::fs::write(&list, names.collect::<String>()).unwrap();
+    assert_eq!(run(&job(&data, &old, config(), Start::Resume), u64::MAX).0.unwrap().steps, 9);
+
+    // Restored, with another time, it is the same image.
+    std::fs::write(&replaced, bytes).unwrap();
+    assert_eq!(run(&job(&data, &out, config(), Start::Resume), u64::MAX).0.unwrap().steps, 9);
+    for file in ["last/state.safetensors", "model.safetensors"] {
+        assert!(std::fs::read(out.join(file)).unwrap() == std::fs::read(whole.join(file)).unwrap(), "{file}");
+    }
+}
+
+#[test]
 fn more_than_a_few_missing_images_make_another_data_set() {
     let folder = tempfile::tempdir().unwrap();
     let data = scenes(folder.path());
@@ -317,5 +364,11 @@ fn a_second_round_learns_from_pseudo_masks_and_is_resumed_with_them_only() {
 
     let message = run(&job(&data, &out, config(), Start::Resume), u64::MAX).0.unwrap_err().to_string();
     assert!(message.contains("pseudo-masks"), "{message}");
+    let mask = masks.join("scene-0005.png");
+    let bytes = std::fs::read(&mask).unwrap();
+    std::fs::copy(masks.join("scene-0006.png"), &mask).unwrap();
+    let message = run(&second_round(Start::Resume), u64::MAX).0.unwrap_err().to_string();
+    assert!(message.contains("masks, changed since the run began: scene-0005.png;"), "{message}");
+    std::fs::write(mask, bytes).unwrap();
     assert_eq!(run(&second_round(Start::Resume), u64::MAX).0.unwrap().steps, 9);
 }

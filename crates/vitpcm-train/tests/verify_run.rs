@@ -138,6 +138,13 @@ fn a_run_that_was_stopped_continues_bit_for_bit() {
     other.crops.side = 33;
     let other = verify(&job(&data, &whole, Start::Resume, other), &events, &AtomicBool::new(false));
     assert!(other.unwrap_err().to_string().contains("crops.side"));
+    std::fs::copy(data.join("masks/scene-0005.png"), data.join("masks/scene-0004.png")).unwrap();
+    let changed =
+        verify(&taught(job(&data, &parts, Start::Resume, averaged(12))), &events, &AtomicBool::new(false));
+    let message = changed.unwrap_err().to_string();
+    assert!(message.contains("changed since the run began: scene-0004;"), "{message}");
+    let accepted = job(&data, &parts, Start::ResumeWithChangedImages, averaged(12));
+    assert_eq!(run(&taught(accepted), None).steps, 12);
 
     let untaught = verify(&job(&data, &whole, Start::Resume, averaged(9)), &events, &AtomicBool::new(false));
     assert!(untaught.unwrap_err().to_string().contains("another teacher"));

@@ -2,7 +2,8 @@
 
 use super::{MEMORY, Target, said, zipped};
 use candle_core::Device;
-use serde_json::json;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use vitpcm_nets::{
     DeepLabConfig, DeepLabInfo, DeepLabModel, Dropout, DropoutRates, ImportedBackbone, Model, Normalisation,
     PretrainedBackbone, ResNetVariant, Storage, WeightFile, inspect,
@@ -225,7 +226,11 @@ pub(super) const MODEL: Target = Target {
     name: "model-file",
     what: "vitpcm model files: the description",
     dictionary: DESCRIPTION_WORDS,
-    seeds: || [Storage::F16, Storage::I8].map(|storage| model_header(storage).0).into(),
+    seeds: || {
+        let headers = [Storage::F16, Storage::I8].map(|storage| model_header(storage).0);
+        let unchecked = without_checksums(&headers[0]);
+        headers.into_iter().chain([unchecked]).collect()
+    },
     subject: |_| {
         let sizes = [Storage::F16, Storage::I8].map(|storage| model_header(storage).1);
         Box::new(move |header| {
@@ -248,7 +253,7 @@ pub(super) const MODEL: Target = Target {
             outcome
         })
     },
-    repair: None,
+    repair: Some(|header| repair_checksums(header)),
     max_bytes: MEMORY,
 };
 
@@ -256,14 +261,16 @@ pub(super) const STATE: Target = Target {
     name: "saved-state",
     what: "saved states of runs (last/state.safetensors)",
     dictionary: DESCRIPTION_WORDS,
-    seeds: || vec![state_header(), verification_state_header()],
+    seeds: || {
+        vec![state_header(), with_checksums(&state_header()), with_checksums(&verification_state_header())]
+    },
     subject: |_| {
         Box::new(|header| match WeightFile::from_bytes("input", safetensors(header, STATE_BYTES)) {
             Err(error) => error.to_string(),
             Ok(file) => said(check_saved_state(&file)),
         })
     },
-    repair: None,
+    repair: Some(|header| repair_checksums(header)),
     max_bytes: MEMORY,
 };
 
@@ -334,7 +341,57 @@ fn model_header(storage: Storage) -> (Vec<u8>, usize) {
     model.save(&path, storage).expect("the temporary folder takes files");
     let file = std::fs::read(path).expect("just written");
     let length = u64::from_le_bytes(file[..8].try_into().expect("eight bytes")) as usize;
-    (file[8..8 + length].to_vec(), file.len() - 8 - length)
+    let mut header = file[8..8 + length].to_vec();
+    repair_checksums(&mut header);
+    (header, file.len() - 8 - length)
+}
+
+/// The metadata's keys of checksums.
+const CHECKSUMS: [&str; 2] = ["tensor_crc32", "header_crc32"];
+
+fn without_checksums(header: &[u8]) -> Vec<u8> {
+    let mut header: Value = serde_json::from_slice(header).expect("our own");
+    let metadata = header["__metadata__"].as_object_mut().expect("our own");
+    CHECKSUMS.iter().for_each(|key| drop(metadata.remove(*key)));
+    header.to_string().into_bytes()
+}
+
+fn with_checksums(header: &[u8]) -> Vec<u8> {
+    let mut header: Value = serde_json::from_slice(header).expect("our own");
+    let names = header.as_object().expect("our own").keys().filter(|name| *name != "__metadata__");
+    let sums: BTreeMap<&String, &str> = names.map(|name| (name, "00000000")).collect();
+    let sums = json!(sums).to_string();
+    header["__metadata__"][CHECKSUMS[0]] = sums.into();
+    header["__metadata__"][CHECKSUMS[1]] = "00000000".into();
+    let mut header = header.to_string().into_bytes();
+    repair_checksums(&mut header);
+    header
+}
+
+/// Sets the checksums of a header right, which zeros will follow, as far as it can be read.
+fn repair_checksums(header: &mut [u8]) {
+    let Ok(Value::Object(entries)) = serde_json::from_slice(header) else { return };
+    for (name, entry) in &entries {
+        let offset = |at: usize| entry["data_offsets"][at].as_u64();
+        let (Some(start), Some(end)) = (offset(0), offset(1)) else { continue };
+        let length = end.saturating_sub(start).min(16 << 20) as usize;
+        put_sum(header, &format!(r#"\"{name}\":\""#), crc32fast::hash(&vec![0; length]));
+    }
+    let own = format!(r#""{}":""#, CHECKSUMS[1]);
+    put_digits(header, &own, "00000000");
+    let sum = crc32fast::hash(header);
+    put_sum(header, &own, sum);
+}
+
+fn put_sum(header: &mut [u8], behind: &str, sum: u32) {
+    put_digits(header, behind, &format!("{sum:08x}"));
+}
+
+fn put_digits(header: &mut [u8], behind: &str, digits: &str) {
+    let found = header.windows(behind.len()).position(|window| window == behind.as_bytes());
+    if let Some(place) = found.and_then(|at| header[at + behind.len()..].get_mut(..digits.len())) {
+        place.copy_from_slice(digits.as_bytes());
+    }
 }
 
 /// The state of a verification run.

@@ -5,10 +5,16 @@ use std::collections::BTreeMap;
 
 use safetensors::{Dtype, SafeTensors};
 
-use super::{ArrayEntry, ElementType, Place};
+use super::{ArrayEntry, ElementType, Place, checksums};
 use crate::error::Parsed;
 
-type Header = (BTreeMap<String, ArrayEntry>, BTreeMap<String, String>);
+/// What a header says.
+pub(super) struct Header {
+    pub(super) entries: BTreeMap<String, ArrayEntry>,
+    pub(super) metadata: BTreeMap<String, String>,
+    /// The checksums of all tensors, where the file has any.
+    pub(super) tensor_sums: Option<BTreeMap<String, String>>,
+}
 
 pub(super) fn read(bytes: &[u8]) -> Parsed<Header> {
     let (header_length, header) = SafeTensors::read_metadata(bytes).map_err(|error| {
@@ -41,5 +47,6 @@ pub(super) fn read(bytes: &[u8]) -> Parsed<Header> {
         .collect();
     let metadata =
         header.metadata().iter().flatten().map(|(key, value)| (key.clone(), value.clone())).collect();
-    Ok((entries, metadata))
+    let tensor_sums = checksums::read(&bytes[8..data_start], &metadata)?;
+    Ok(Header { entries, metadata, tensor_sums })
 }
