@@ -55,15 +55,20 @@ impl Invocation {
             };
             options.push(OptionValue { name, value, origin });
         }
-        let words =
-            std::iter::once(OsStr::new("vitpcm")).chain(typed.iter().skip(1).map(OsString::as_os_str));
+        let words = std::iter::once(OsStr::new("vitpcm")).chain(typed.iter().skip(1).map(OsString::as_os_str));
         Invocation {
-            command_line: words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" "),
+            command_line: shell_line(words),
             folder: std::env::current_dir().map_or_else(|_| String::new(), |path| path.display().to_string()),
             options,
             started: SystemTime::now(),
         }
     }
+}
+
+/// Words as a line to paste into a shell.
+pub(crate) fn shell_line(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
+    let words = words.into_iter().map(|word| quoted(&word.as_ref().to_string_lossy()));
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// A word as a shell takes it back.

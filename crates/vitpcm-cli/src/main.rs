@@ -21,6 +21,7 @@ mod live_run;
 mod man;
 mod mask_exports;
 mod mask_formats;
+mod masks;
 mod model_average;
 mod model_convert;
 mod model_inspect;
@@ -68,6 +69,8 @@ struct Cli {
 enum Command {
     /// The whole job on a data set that it draws for itself: nothing to find, nothing to download
     Demo(demo::Args),
+    /// Masks for a folder of tagged images: plans, trains and refines by itself
+    Masks(masks::Args),
     /// A model from tagged images
     Train(train::Args),
     /// A segmenter that needs no tags, from images and pseudo-masks, and its scores
@@ -171,23 +174,35 @@ fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcom
             "this command is for one process; train, segment and refine share their work among several";
         return Err(outcome::usage(anyhow::anyhow!(text)));
     }
-    match cli.command {
-        Command::Demo(args) => demo::demo(&args, &session),
-        Command::Train(args) => train::train(&args, &session),
-        Command::Verify(args) => verify::verify(&args, &session),
-        Command::Segment(args) => segment::segment(&args, &session),
-        Command::Serve(args) => serve::serve(&args, &session),
-        Command::Refine(args) => refine::refine(&args, &session),
-        Command::Join(args) => join::join(&args, &session),
-        Command::Evaluate(args) => evaluate::evaluate(&args, &session),
-        Command::Attention(args) => attention::attention(&args, &session),
-        Command::Export(args) => export::export(&args, &session),
+    dispatch(cli.command, &session)
+}
+
+/// Runs a command line as one stage of the command that this process was started for.
+pub(crate) fn run_stage(words: &[OsString], session: &Session) -> anyhow::Result<Outcome> {
+    let matches = Cli::command().try_get_matches_from(words)?;
+    let invocation = Invocation::new(words, &Cli::command(), &matches);
+    dispatch(Cli::from_arg_matches(&matches)?.command, &session.of_stage(invocation))
+}
+
+fn dispatch(command: Command, session: &Session) -> anyhow::Result<Outcome> {
+    match command {
+        Command::Demo(args) => demo::demo(&args, session),
+        Command::Masks(args) => masks::masks(&args, session),
+        Command::Train(args) => train::train(&args, session),
+        Command::Verify(args) => verify::verify(&args, session),
+        Command::Segment(args) => segment::segment(&args, session),
+        Command::Serve(args) => serve::serve(&args, session),
+        Command::Refine(args) => refine::refine(&args, session),
+        Command::Join(args) => join::join(&args, session),
+        Command::Evaluate(args) => evaluate::evaluate(&args, session),
+        Command::Attention(args) => attention::attention(&args, session),
+        Command::Export(args) => export::export(&args, session),
         Command::Completions(args) => completions::completions(&args, Cli::command()),
-        Command::Man(args) => man::man(&args, Cli::command(), &session),
-        Command::Data(DataCommand::Inspect(args)) => data_inspect::inspect(&args, &session),
+        Command::Man(args) => man::man(&args, Cli::command(), session),
+        Command::Data(DataCommand::Inspect(args)) => data_inspect::inspect(&args, session),
         Command::Model(ModelCommand::Inspect(args)) => model_inspect::inspect(&args),
-        Command::Model(ModelCommand::Convert(args)) => model_convert::convert(&args, &session),
-        Command::Model(ModelCommand::Average(args)) => model_average::average(&args, &session),
-        Command::Model(ModelCommand::Random(args)) => model_random::random(&args, &session),
+        Command::Model(ModelCommand::Convert(args)) => model_convert::convert(&args, session),
+        Command::Model(ModelCommand::Average(args)) => model_average::average(&args, session),
+        Command::Model(ModelCommand::Random(args)) => model_random::random(&args, session),
     }
 }

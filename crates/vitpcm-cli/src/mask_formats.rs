@@ -96,6 +96,14 @@ pub(crate) struct Results<'a> {
 }
 
 impl Format {
+    /// Its word on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Format::Export(export) => export.name(),
+            own => OWN.iter().find(|(format, ..)| *format == own).map_or("", |(_, word, _)| word),
+        }
+    }
+
     /// Where the result of an image is.
     pub(crate) fn file(self, out: &Path, name: &str) -> PathBuf {
         match self {

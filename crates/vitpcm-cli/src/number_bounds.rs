@@ -72,6 +72,11 @@ pub(crate) fn picture_count(text: &str) -> Parsed<usize> {
     whole(text, 0..=10_000)
 }
 
+/// Time that a job may take.
+pub(crate) fn minutes(text: &str) -> Parsed<f64> {
+    real(text, 0.1..=100_000.0)
+}
+
 pub(crate) fn epochs(text: &str) -> Parsed<usize> {
     whole(text, 1..=1_000_000)
 }

@@ -45,6 +45,16 @@ pub(crate) struct Session<'a> {
     /// The processes that do the work together.
     pub(crate) ranks: &'a Ranks,
     pub(crate) invocation: Invocation,
+    pub(crate) role: Role,
+}
+
+/// What a command is run as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// What the user typed.
+    Command,
+    /// A part of another command, which tells the result itself.
+    Stage,
 }
 
 impl<'a> Session<'a> {
@@ -69,7 +79,13 @@ impl<'a> Session<'a> {
             },
             ranks,
             invocation,
+            role: Role::Command,
         })
+    }
+
+    /// The same for a command that is run as a part of this one.
+    pub(crate) fn of_stage(&self, invocation: Invocation) -> Session<'a> {
+        Session { invocation, role: Role::Stage, ..*self }
     }
 
     /// For what every rank comes upon alike: said by the first one.

@@ -7,7 +7,7 @@ use crate::live_run::{self, Heard, LINE_EVERY, Resuming, duration};
 use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
 use crate::output::{self, Messages};
-use crate::session::Session;
+use crate::session::{Role, Session};
 use crate::train_report::{State, TrainReport};
 use anyhow::{Context, anyhow};
 use indicatif::ProgressBar;
@@ -147,7 +147,7 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         }
         Ending::Finished => {}
     }
-    if session.ranks.is_first() {
+    if session.ranks.is_first() && session.role == Role::Command {
         output::result(&format!("{}{best}\n", model.display()))?;
     }
     Ok(if num_warnings > 0 { Outcome::SomeFailed } else { Outcome::Done })

@@ -15,7 +15,8 @@ pub struct MaskPair {
     pub truth: PathBuf,
 }
 
-/// Which masks belong together: those with the same path below the two folders, the extension apart.
+/// Which masks belong together: those with the same path below the two folders, the extension apart. Where no two paths
+/// are the same, as when only one of the folders has sub-folders, file names decide.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaskPairs {
     /// Masks to compare, in order of their names.
@@ -29,8 +30,13 @@ pub struct MaskPairs {
 impl MaskPairs {
     /// Pairs up the PNG files of two folders, at any depth; with `names` (a split's list) only those.
     pub fn find(predictions: &Path, truths: &Path, names: Option<&[String]>) -> Result<Self, MaskError> {
-        let predicted = mask_files(predictions)?;
-        let true_masks = mask_files(truths)?;
+        let mut predicted = mask_files(predictions)?;
+        let mut true_masks = mask_files(truths)?;
+        if !predicted.keys().any(|name| true_masks.contains_key(name))
+            && let (Some(by_name), Some(true_by_name)) = (by_file_name(&predicted), by_file_name(&true_masks))
+        {
+            (predicted, true_masks) = (by_name, true_by_name);
+        }
         let names: BTreeSet<PathBuf> = match names {
             Some(names) => names.iter().map(PathBuf::from).collect(),
             None => predicted.keys().chain(true_masks.keys()).cloned().collect(),
@@ -49,6 +55,13 @@ impl MaskPairs {
     }
 }
 
+/// The same files by their names alone; nothing where two have the same.
+fn by_file_name(files: &BTreeMap<PathBuf, PathBuf>) -> Option<BTreeMap<PathBuf, PathBuf>> {
+    let named = files.iter().map(|(name, path)| (PathBuf::from(name.file_name().unwrap_or_default()), path.clone()));
+    let named: BTreeMap<PathBuf, PathBuf> = named.collect();
+    (named.len() == files.len()).then_some(named)
+}
+
 /// Folders of pictures for people that lie beside masks; what is in them is no mask.
 pub const PICTURE_FOLDERS: [&str; 2] = ["overlay", "heatmap"];
 
@@ -56,8 +69,8 @@ pub const PICTURE_FOLDERS: [&str; 2] = ["overlay", "heatmap"];
 const EXPORT_FOLDERS: [(&str, &str); 3] =
     [("labelme", "labels.txt"), ("voc", "SegmentationClass"), ("yolo", "data.yaml")];
 
-/// All PNG files below a folder, by their path within it without the extension; pictures for people and exports
-/// beside the masks are left out.
+/// All PNG files below a folder, by their path within it without the extension; hidden files, pictures for people
+/// and exports beside the masks are left out.
 pub fn mask_files(folder: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, MaskError> {
     let mut files = BTreeMap::new();
     let is_picture_folder = |entry: &walkdir::DirEntry| {
@@ -65,7 +78,8 @@ pub fn mask_files(folder: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, MaskError
             entry.depth() == 1 && entry.file_name() == *name && entry.path().join(inside).exists()
         };
         let is_picture = entry.depth() > 0 && PICTURE_FOLDERS.iter().any(|name| entry.file_name() == *name);
-        is_picture || EXPORT_FOLDERS.iter().any(is_export)
+        let is_hidden = entry.depth() > 0 && entry.file_name().as_encoded_bytes().starts_with(b".");
+        is_picture || is_hidden || EXPORT_FOLDERS.iter().any(is_export)
     };
     let walk = walkdir::WalkDir::new(folder).follow_links(true).into_iter();
     for entry in walk.filter_entry(|entry| !is_picture_folder(entry)) {
@@ -171,6 +185,20 @@ mod tests {
         assert_eq!(evaluation.failures.len(), 1);
         assert!(evaluation.failures[0].prediction.ends_with("b.png"));
         assert!(matches!(evaluation.failures[0].error, MaskError::SizeMismatch { .. }));
+    }
+
+    #[test]
+    fn file_names_decide_where_only_one_folder_has_sub_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let (predictions, truths) = (folder.path().join("predictions"), folder.path().join("truths"));
+        save(&predictions, "images/a.png", 2, &[0, 1]);
+        save(&predictions, ".work/a.png", 2, &[1, 1]); // hidden, no mask
+        save(&truths, "a.png", 2, &[0, 1]);
+        let found = MaskPairs::find(&predictions, &truths, None).unwrap();
+        assert_eq!(found.pairs, [MaskPair { prediction: predictions.join("images/a.png"), truth: truths.join("a.png") }]);
+
+        save(&predictions, "others/a.png", 2, &[0, 1]); // which of the two is meant?
+        assert!(MaskPairs::find(&predictions, &truths, None).unwrap().pairs.is_empty());
     }
 
     #[test]

@@ -1,0 +1,280 @@
+//! `vitpcm masks`: the whole job on a folder of tagged images. It plans, trains from the tags, refines, and writes a mask
+//! for every image. Each stage is another command, run with the words that a person would type; what is done is kept in
+//! the output folder, so that an interrupted job goes on where it stopped.
+
+mod agreement;
+mod plan;
+mod stages;
+
+use self::agreement::Agreement;
+use self::plan::{Plan, Situation, Speed};
+use self::stages::{Folders, Stage};
+use crate::live_run::duration;
+use crate::mask_formats::{self, Format};
+use crate::number_bounds;
+use crate::outcome::{Outcome, usage};
+use crate::output;
+use crate::session::Session;
+use anyhow::{Context, anyhow};
+use image::RgbImage;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use vitpcm::{Device, Segmenter, SegmenterOptions, embedded_model};
+use vitpcm_data::{Dataset, ImageLimits, OpenOptions, read_image_header};
+use vitpcm_masks::{atomic_file, text_file};
+
+/// Minutes that a job may take unless told otherwise.
+const MINUTES_ON_GPU: f64 = 4.0;
+const MINUTES_ON_CPU: f64 = 60.0;
+/// Headers read to learn how large the images are.
+const HEADERS: usize = 100;
+
+#[derive(clap::Args)]
+#[command(after_help = "Example, to paste (the first line draws tagged images to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm masks scenes --out masks --dry-run\n\n\
+    With your own files:\n  \
+    vitpcm masks my-images --out masks\n  \
+    vitpcm masks my-images --out masks --minutes 20 --format png,overlay,coco\n  \
+    vitpcm masks my-images --out masks --resume")]
+pub(crate) struct Args {
+    /// Folder of tagged images, in any layout that `vitpcm data inspect` knows
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Folder for the masks, the report, the model, and what is needed to resume
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Time that the whole job may take, in minutes [default: 4 on a GPU, 60 on a CPU]
+    #[arg(long, value_name = "N", value_parser = number_bounds::minutes)]
+    minutes: Option<f64>,
+    /// What to write of each image
+    #[arg(long, value_parser = mask_formats::format_parser(), value_delimiter = ',', default_value = "png", value_name = "FORMAT,…")]
+    format: Vec<Format>,
+    /// Continue the job in --out where it stopped, with its own plan
+    #[arg(long)]
+    resume: bool,
+    /// Say what would be done and how long it takes, and stop
+    #[arg(long)]
+    dry_run: bool,
+    /// Write plan, stages, times and agreement as JSON; `-` prints them
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What is kept of a job while it goes on.
+#[derive(Serialize, Deserialize)]
+struct Progress {
+    plan: Plan,
+    /// Stages that are done, with the seconds they took.
+    done: Vec<f64>,
+}
+
+/// What `--json` says.
+#[derive(Serialize)]
+struct Report<'a> {
+    folder: &'a Path,
+    images: usize,
+    classes: &'a [String],
+    plan: &'a Plan,
+    commands: Vec<String>,
+    /// Of the stages done so far.
+    seconds: &'a [f64],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agreement: Option<&'a Agreement>,
+}
+
+pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    let messages = &session.messages;
+    if !args.folder.is_dir() {
+        let text = format!("{}: expected a folder of tagged images", args.folder.display());
+        return Err(usage(anyhow!(text)));
+    }
+    let dataset = Dataset::open(&args.folder, &OpenOptions::default())?;
+    let classes = &dataset.classes().names()[1..];
+    if classes.is_empty() {
+        let text = "no image has a tag, so there is nothing to learn; `vitpcm data inspect` shows what was read";
+        return Err(usage(anyhow!("{}: {text}", args.folder.display())));
+    }
+    refuse_inside(&args.folder, &args.out)?;
+    let folders = Folders::new(&args.folder, &args.out);
+    let kept = folders.progress();
+    let mut progress = match (args.resume, kept.is_file()) {
+        (true, true) => read_progress(&kept)?,
+        (true, false) => {
+            let text = "there is no job to resume; the command without --resume starts one";
+            return Err(usage(anyhow!("{}: {text}", args.out.display())));
+        }
+        (false, true) if !args.dry_run => {
+            let text = "it holds a job already; --resume continues it, another --out starts anew";
+            return Err(usage(anyhow!("{}: {text}", args.out.display())));
+        }
+        (false, _) => Progress { plan: new_plan(args, &dataset, session)?, done: Vec::new() },
+    };
+    let stages = stages::of_plan(&progress.plan, &folders, &args.format);
+    let summary = |progress: &Progress, agreement: Option<&Agreement>| {
+        let report = Report {
+            folder: &args.folder,
+            images: dataset.images().len(),
+            classes,
+            plan: &progress.plan,
+            commands: stages.iter().map(Stage::shown).collect(),
+            seconds: &progress.done,
+            agreement,
+        };
+        args.json.as_deref().map_or(Ok(()), |path| output::json_or_text(Some(path), &report, ""))
+    };
+    say_plan(&dataset, &progress.plan, &stages, session);
+    if args.dry_run {
+        summary(&progress, None)?;
+        return Ok(Outcome::Done);
+    }
+
+    let _lock = output::lock_folder(&folders.work, "masks")?;
+    write_progress(&kept, &progress)?;
+    let mut outcome = Outcome::Done;
+    for (index, stage) in stages.iter().enumerate().skip(progress.done.len()) {
+        messages.note(format!("\n{}/{} {}", index + 1, stages.len(), stage.what));
+        let started = Instant::now();
+        match stage.run(session)? {
+            Outcome::Interrupted => {
+                messages.note("interrupted; the same command with --resume goes on");
+                return Ok(Outcome::Interrupted);
+            }
+            Outcome::SomeFailed => outcome = Outcome::SomeFailed,
+            Outcome::Done => {}
+        }
+        progress.done.push(started.elapsed().as_secs_f64());
+        write_progress(&kept, &progress)?;
+    }
+    let model = args.out.join("model.safetensors");
+    copy_whole(&folders.final_model(&progress.plan), &model)?;
+    let agreement = match progress.plan.second_round_epochs {
+        Some(_) => Some(Agreement::between(&folders.first_masks(), &args.out, dataset.classes())?),
+        None => None,
+    };
+    summary(&progress, agreement.as_ref())?;
+    let mut text = agreement.map_or(String::new(), |agreement| agreement.table());
+    let taken = duration(progress.done.iter().sum());
+    text += &format!(
+        "{} masks in {taken}: {}\nreport: {}\nmodel: {}\n",
+        dataset.images().len(),
+        args.out.display(),
+        args.out.join("report.html").display(),
+        model.display()
+    );
+    if args.json.as_deref() != Some(Path::new("-")) {
+        output::result(&text)?;
+    }
+    Ok(outcome)
+}
+
+/// Masks among the images would be taken for images by the next command that looks at them.
+fn refuse_inside(folder: &Path, out: &Path) -> anyhow::Result<()> {
+    let existing = out.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
+    let place = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
+    let (Ok(folder), Ok(place)) = (folder.canonicalize(), place.canonicalize()) else { return Ok(()) };
+    if place.starts_with(&folder) {
+        let text = "it lies in the folder of the images; choose one outside of it";
+        return Err(usage(anyhow!("{}: {text}", out.display())));
+    }
+    Ok(())
+}
+
+fn say_plan(dataset: &Dataset, plan: &Plan, stages: &[Stage], session: &Session) {
+    let num_untagged = dataset.images().iter().filter(|image| image.tags.iter().next().is_none()).count();
+    let negatives = match num_untagged {
+        0 => "each with a tag".to_owned(),
+        count => format!("{count} without a tag, used as negative examples"),
+    };
+    let classes = dataset.classes().names()[1..].join(", ");
+    let mut lines = vec![
+        format!("{} images, {negatives}", dataset.images().len()),
+        format!("{} classes: {classes}", dataset.classes().len() - 1),
+        match plan.second_round_epochs {
+            Some(second) => format!(
+                "plan: {} epochs from the tags, then {second} from the refined masks; the last {} blocks are trained",
+                plan.epochs, plan.blocks
+            ),
+            None => {
+                format!("plan: {} epochs from the tags; the last {} blocks are trained", plan.epochs, plan.blocks)
+            }
+        },
+        format!(
+            "masks at {} px, refined by a dense CRF; about {} in all",
+            plan.size,
+            duration(plan.seconds)
+        ),
+    ];
+    lines.push("the same by single commands:".to_owned());
+    lines.extend(stages.iter().map(|stage| format!("  {}", stage.shown())));
+    session.messages.note(lines.join("\n"));
+}
+
+fn new_plan(args: &Args, dataset: &Dataset, session: &Session) -> anyhow::Result<Plan> {
+    let (device, precision) = session.open_device()?;
+    let minutes = args.minutes.unwrap_or(if device.is_cpu() { MINUTES_ON_CPU } else { MINUTES_ON_GPU });
+    let options = SegmenterOptions { precision, ..SegmenterOptions::default() };
+    let situation = Situation {
+        num_images: dataset.images().len(),
+        num_classes: dataset.classes().len() - 1,
+        megapixels: mean_megapixels(dataset),
+        minutes,
+        speed: measured_speed(&device, options)?,
+    };
+    let plan = Plan::new(&situation);
+    if plan.seconds > 1.1 * 60.0 * minutes {
+        session.messages.note(format!(
+            "{minutes} minutes are too few for {} images on this machine; the quickest way takes about {}",
+            situation.num_images,
+            duration(plan.seconds)
+        ));
+    }
+    Ok(plan)
+}
+
+/// Images that cannot be read are left to the stages, which name them.
+fn mean_megapixels(dataset: &Dataset) -> f64 {
+    let step = dataset.images().len().div_ceil(HEADERS).max(1);
+    let headers = dataset.images().iter().step_by(step);
+    let pixels: Vec<f64> = headers
+        .filter_map(|image| read_image_header(&image.path, &ImageLimits::default()).ok())
+        .map(|header| f64::from(header.width) * f64::from(header.height))
+        .collect();
+    pixels.iter().sum::<f64>() / pixels.len().max(1) as f64 / 1e6
+}
+
+/// Times the network on this machine. What depends on it alone is measured; the rest follows by factors that
+/// `docs/own-data.md` has the measurements of.
+fn measured_speed(device: &Device, options: SegmenterOptions) -> anyhow::Result<Speed> {
+    let segmenter = Segmenter::new(&embedded_model(device)?, device, options)?;
+    let image = RgbImage::new(448, 448);
+    // The first pass loads and compiles what later ones find ready.
+    segmenter.score(&image)?;
+    let started = Instant::now();
+    segmenter.score(&image)?;
+    let mask = started.elapsed().as_secs_f64();
+    let threads = rayon::current_num_threads() as f64;
+    let crf_megapixel = 2.4 / threads.clamp(1.0, 16.0);
+    Ok(match device.is_cpu() {
+        true => Speed { training_image: 1.3 * mask, mask, crf_megapixel, round: 5.0 },
+        false => Speed { training_image: 0.004, mask: mask + 0.004, crf_megapixel, round: 10.0 },
+    })
+}
+
+fn read_progress(path: &Path) -> anyhow::Result<Progress> {
+    let text = text_file::read(path).with_context(|| format!("{}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{}: expected the progress of a job", path.display()))
+}
+
+fn write_progress(path: &Path, progress: &Progress) -> anyhow::Result<()> {
+    output::write_file(path, &serde_json::to_vec_pretty(progress)?)
+}
+
+fn copy_whole(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let copy = || {
+        let mut source = std::fs::File::open(from)?;
+        atomic_file::write(to, |file| std::io::copy(&mut source, file).map(drop))
+    };
+    copy().with_context(|| format!("{}: copying it to {}", from.display(), to.display()))
+}

@@ -1,0 +1,140 @@
+//! The stages of a job as command lines: what `vitpcm masks` runs is what it prints.
+
+use super::plan::Plan;
+use crate::mask_formats::Format;
+use crate::outcome::Outcome;
+use crate::session::Session;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Where a job keeps its files. What only serves to go on lies in a hidden folder, which readers of masks pass over.
+pub(crate) struct Folders {
+    data: PathBuf,
+    out: PathBuf,
+    pub(super) work: PathBuf,
+}
+
+impl Folders {
+    pub(super) fn new(data: &Path, out: &Path) -> Folders {
+        Folders { data: data.to_path_buf(), out: out.to_path_buf(), work: out.join(".masks") }
+    }
+
+    pub(super) fn progress(&self) -> PathBuf {
+        self.work.join("progress.json")
+    }
+
+    fn round(&self, number: usize) -> PathBuf {
+        self.work.join(format!("round-{number}"))
+    }
+
+    /// The refined masks of the first round, where a second one follows.
+    pub(super) fn first_masks(&self) -> PathBuf {
+        self.work.join("first-masks")
+    }
+
+    pub(super) fn final_model(&self, plan: &Plan) -> PathBuf {
+        self.round(if plan.second_round_epochs.is_some() { 2 } else { 1 }).join("model.safetensors")
+    }
+}
+
+/// One command of a job.
+pub(crate) struct Stage {
+    pub(super) what: &'static str,
+    words: Vec<OsString>,
+}
+
+impl Stage {
+    /// The command as a line to paste.
+    pub(super) fn shown(&self) -> String {
+        crate::invocation::shell_line(&self.words)
+    }
+
+    /// Runs the command. It goes on from what an earlier run left of it.
+    pub(super) fn run(&self, session: &Session) -> anyhow::Result<Outcome> {
+        let mut words = self.words.clone();
+        if self.was_begun() {
+            words.push("--resume".into());
+        }
+        crate::run_stage(&words, session)
+    }
+
+    fn was_begun(&self) -> bool {
+        let out = self.words.iter().skip_while(|word| *word != "--out").nth(1);
+        out.is_some_and(|out| {
+            let out = Path::new(out);
+            vitpcm_train::has_saved_state(out) || out.join(crate::class_names::CLASS_LIST).is_file()
+        })
+    }
+}
+
+/// The commands that a plan comes to.
+pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec<Stage> {
+    let blocks = format!("schedule.unfreeze={}", plan.blocks);
+    let train = |what, round: usize, epochs: usize| {
+        let mut words = words(["vitpcm", "train", "--data"]);
+        words.extend([folders.data.clone().into(), "--out".into(), folders.round(round).into()]);
+        words.extend(["--epochs".into(), epochs.to_string().into(), "--set".into(), blocks.clone().into()]);
+        Stage { what, words }
+    };
+    let segment = |what, round: usize, out: &Path, formats: &str| {
+        let mut words = words(["vitpcm", "segment"]);
+        words.extend([folders.data.clone().into(), "--tags-file".into(), folders.data.clone().into()]);
+        words.extend(["--model".into(), folders.round(round).join("model.safetensors").into()]);
+        words.extend(["--size".into(), plan.size.to_string().into(), "--crf".into()]);
+        words.extend(["--format".into(), formats.into(), "--out".into(), out.into()]);
+        Stage { what, words }
+    };
+    let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
+    let mut stages = vec![train("learning from the tags", 1, plan.epochs)];
+    let last = match plan.second_round_epochs {
+        None => 1,
+        Some(epochs) => {
+            let mut first = segment("first masks", 1, &folders.first_masks(), "png");
+            first.words.push("--no-report".into());
+            let mut second = train("learning from the tags and the first masks", 2, epochs);
+            second.words.extend(["--pseudo-masks".into(), folders.first_masks().into()]);
+            stages.extend([first, second]);
+            2
+        }
+    };
+    stages.push(segment("masks", last, &folders.out, &names.join(",")));
+    stages
+}
+
+fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
+    words.map(OsString::from).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(second_round_epochs: Option<usize>) -> Vec<String> {
+        let plan = Plan { size: 448, blocks: 5, epochs: 20, second_round_epochs, seconds: 60.0 };
+        let folders = Folders::new(Path::new("my leaves"), Path::new("out"));
+        of_plan(&plan, &folders, &[Format::Png, Format::Overlay]).iter().map(Stage::shown).collect()
+    }
+
+    #[test]
+    fn two_rounds_are_four_commands_to_paste() {
+        assert_eq!(
+            lines(Some(10)),
+            [
+                "vitpcm train --data 'my leaves' --out out/.masks/round-1 --epochs 20 --set schedule.unfreeze=5",
+                "vitpcm segment 'my leaves' --tags-file 'my leaves' --model out/.masks/round-1/model.safetensors \
+                 --size 448 --crf --format png --out out/.masks/first-masks --no-report",
+                "vitpcm train --data 'my leaves' --out out/.masks/round-2 --epochs 10 --set schedule.unfreeze=5 \
+                 --pseudo-masks out/.masks/first-masks",
+                "vitpcm segment 'my leaves' --tags-file 'my leaves' --model out/.masks/round-2/model.safetensors \
+                 --size 448 --crf --format png,overlay --out out",
+            ]
+        );
+    }
+
+    #[test]
+    fn one_round_is_two_commands() {
+        let lines = lines(None);
+        assert_eq!(lines.len(), 2);
+        assert!(lines[1].contains("round-1/model.safetensors"), "{}", lines[1]);
+    }
+}
