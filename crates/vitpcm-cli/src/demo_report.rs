@@ -125,8 +125,8 @@ field-001.jpg,rust;mildew
 field-002.jpg,rust
 field-003.jpg,</pre>
 <pre>vitpcm data inspect my-images                       # what we understood, and every problem found
-vitpcm train --data my-images --out run --weights vit.safetensors
+vitpcm train --data my-images --out run             # starts from a pretrained network in the program
 vitpcm segment my-images --model run/model.safetensors --tags-file my-images/tags.csv --crf --out masks</pre>
-<p>Folders named by class, VOC, COCO, Label Studio and CVAT exports work as well. Start from published ViT or DINOv2 weights:
-a network of this demo's size learns drawn shapes, not the world.</p>
+<p>Folders named by class, VOC, COCO, Label Studio and CVAT exports work as well. A network of this
+demo's size learns drawn shapes, not the world: training on your images starts from the pretrained network in the program.</p>
 ";

@@ -14,6 +14,7 @@ mod evaluate;
 mod evaluate_foreground;
 mod export;
 mod image_inputs;
+mod initial_weights;
 mod interrupt;
 mod invocation;
 mod join;

@@ -2,6 +2,7 @@
 //! `vitpcm-train`'s, and this file shows what it tells.
 
 use crate::data_inspect::Reading;
+use crate::initial_weights::InitialWeights;
 use crate::interrupt::Interrupt;
 use crate::live_run::{self, Heard, LINE_EVERY, Resuming, duration};
 use crate::number_bounds;
@@ -9,16 +10,16 @@ use crate::outcome::{Outcome, described, usage};
 use crate::output::{self, Messages};
 use crate::session::{Role, Session};
 use crate::train_report::{State, TrainReport};
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
-use vitpcm::{Device, Review};
+use vitpcm::Review;
 use vitpcm_data::Dataset;
 use vitpcm_masks::text_file;
-use vitpcm_nets::{BackboneConfig, PretrainedBackbone};
+use vitpcm_nets::BackboneConfig;
 use vitpcm_train::{
     Backbone, Ending, EtTarget, Event, LocalisationKind, Preset, RunSummary, TrainConfig, TrainData,
     TrainError, TrainJob, TrainOutcome, has_saved_state,
@@ -29,10 +30,10 @@ use vitpcm_train::{
     vitpcm demo --data-only scenes\n  \
     vitpcm train --data scenes --out run --preset demo --epochs 2\n\n\
     With your own files:\n  \
-    vitpcm train --data VOCdevkit/VOC2012 --weights vit.safetensors --out run\n  \
-    vitpcm train --data VOCdevkit/VOC2012 --out run --resume\n  \
-    vitpcm train --data VOCdevkit/VOC2012 --weights vit.safetensors \\\n    \
-    --pseudo-masks masks --out second-run\n\n\
+    vitpcm train --data my-images --out run\n  \
+    vitpcm train --data my-images --out run --resume\n  \
+    vitpcm train --data my-images --pseudo-masks masks --out second-run\n  \
+    vitpcm train --data my-images --weights run/model.safetensors --out again\n\n\
     All keys of --set: docs/training.md, and the config.toml that every run writes.")]
 pub(crate) struct Args {
     /// The data set: a folder with tagged images in any layout that `vitpcm data inspect` knows
@@ -44,12 +45,13 @@ pub(crate) struct Args {
     /// Where paper and released code differ: ours, the code, or the text
     #[arg(long, value_enum, default_value_t = PresetName::Default)]
     preset: PresetName,
-    /// The network's backbone (vit-s16, dinov2-s14-reg, resnet50, …) [default: what --weights hold]
+    /// The network's backbone (vit-s16, dinov2-s14-reg, resnet50, …) [default: that of --weights]
     #[arg(long, value_name = "NAME")]
     backbone: Option<String>,
-    /// Pretrained weights of the backbone, told by their names: ViTs of timm, Hugging Face, DINO, DINOv2 or Google's
-    /// .npz; ResNets of torchvision or Keras; Keras' Xception
-    #[arg(long, value_name = "FILE")]
+    /// What the backbone starts from: the weights in this program, random numbers (`none`), or a file, detected
+    /// automatically: a vitpcm model, of which the backbone is taken; a ViT of timm, Hugging Face, DINO, DINOv2 or Google
+    /// (.npz); a ResNet of torchvision or Keras; Keras' Xception [default: embedded]
+    #[arg(long, value_name = "FILE|embedded|none")]
     weights: Option<PathBuf>,
     /// Classify patches (the method), or, to compare with, whole images: class activation maps [default: pcm]
     #[arg(long, value_enum)]
@@ -87,6 +89,16 @@ enum LocalisationName {
     Pcm,
     /// Global average pooling, one linear layer, no equivariance loss; the background by a threshold.
     Cam,
+}
+
+impl Args {
+    fn initial_weights(&self) -> InitialWeights {
+        match &self.weights {
+            Some(typed) => InitialWeights::new(typed),
+            None if self.preset == PresetName::Demo => InitialWeights::Random,
+            None => InitialWeights::Embedded,
+        }
+    }
 }
 
 impl PresetName {
@@ -200,9 +212,11 @@ fn resolve(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backb
         config.schedule.batch = batch;
         config.schedule.effective_batch = config.schedule.effective_batch.max(batch);
     }
+    let weights = config.model.weights.clone();
     for assignment in &args.set {
         config = config.with(assignment).map_err(usage)?;
     }
+    check_start(&config, weights.as_deref(), &backbone).map_err(usage)?;
     config.check().map_err(usage)?;
     Ok((config, backbone))
 }
@@ -218,28 +232,44 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backb
     if args.localisation == Some(LocalisationName::Cam) {
         config = config.for_cam();
     }
-    let Some(weights) = &args.weights else {
-        if let Some(backbone) = named {
+    let weights = args.initial_weights();
+    let backbone = match weights.load(args.backbone.as_deref()).map_err(usage)? {
+        Some(imported) => {
+            config.model.backbone = imported.config.name().to_owned();
+            config = config.for_backbone(&imported.config);
+            if let Some(train_size) = imported.train_size {
+                config = config.for_train_size(train_size, imported.config.patch());
+            }
+            Backbone::Weights(Box::new(imported))
+        }
+        None => {
+            let backbone = named.map_or_else(|| BackboneConfig::named(&config.model.backbone), Ok)?;
             config.model.backbone = backbone.name().to_owned();
+            // The demo's settings are made for its own small network from nothing.
+            if args.preset != PresetName::Demo {
+                config = config.for_backbone(&backbone).from_scratch();
+            }
+            Backbone::Scratch
         }
-        if args.preset != PresetName::Demo {
-            let backbone = BackboneConfig::named(&config.model.backbone).map_err(usage)?;
-            config = config.for_backbone(&backbone).from_scratch();
-            session.messages.note(format!(
-                "no --weights: {} starts from random numbers, which needs very many images; pretrained weights are \
-                 the usual way",
-                config.model.backbone
-            ));
-        }
-        return Ok((config, Backbone::Scratch));
     };
-    let expected = args.backbone.as_deref();
-    let imported = PretrainedBackbone::import(weights, expected, &Device::Cpu).map_err(usage)?;
-    config.model.backbone = imported.config.name().to_owned();
-    config = config.for_backbone(&imported.config);
-    let (path, name) = (weights.display(), imported.config.name());
-    session.messages.note(format!("{path}: {name} ({})", imported.naming));
-    Ok((config, Backbone::Weights(Box::new(imported))))
+    config.model.weights = Some(weights.to_string());
+    session.messages.note(weights.described(&config.model.backbone));
+    Ok((config, backbone))
+}
+
+/// Refuses settings that contradict what the backbone starts from, which options say and `--set` does not change.
+fn check_start(config: &TrainConfig, weights: Option<&str>, backbone: &Backbone) -> anyhow::Result<()> {
+    if config.model.weights.as_deref() != weights {
+        bail!("model.weights is a record of --weights, which says what the backbone starts from");
+    }
+    match backbone {
+        Backbone::Weights(imported) if imported.config.name() != config.model.backbone => bail!(
+            "model.backbone={}: the initial weights are those of {}; expected --backbone NAME with its --weights",
+            config.model.backbone,
+            imported.config.name()
+        ),
+        _ => Ok(()),
+    }
 }
 
 fn provenance(args: &Args) -> std::collections::BTreeMap<String, String> {
@@ -247,7 +277,7 @@ fn provenance(args: &Args) -> std::collections::BTreeMap<String, String> {
     let mut known =
         vec![("made_by", format!("vitpcm {} train", env!("CARGO_PKG_VERSION"))), ("data", shown(&args.data))];
     known.extend(args.pseudo_masks.as_deref().map(|masks| ("pseudo_masks", shown(masks))));
-    known.extend(args.weights.as_deref().map(|weights| ("weights", shown(weights))));
+    known.push(("weights", args.initial_weights().provenance()));
     known.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 

@@ -70,6 +70,12 @@ impl<'a> TrainReport<'a> {
             run.num_classes - 1,
             grouped(run.num_images as u64)
         );
+        lead += &match self.job.config.model.weights.as_deref() {
+            Some("embedded") => "Its backbone started from the embedded weights. ".to_owned(),
+            Some("none") => "It started from random numbers. ".to_owned(),
+            Some(file) => format!("Its backbone started from {}. ", escaped(file)),
+            None => String::new(),
+        };
         lead += match state {
             State::Running => "The run goes on.",
             State::Ended(Ending::Finished) => "The run is finished.",

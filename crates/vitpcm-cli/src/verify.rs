@@ -21,7 +21,7 @@ use std::time::Instant;
 use vitpcm::{Device, Model, Precision, Segmenter, SegmenterOptions, Symmetries, embedded_model};
 use vitpcm_data::{ImageLimits, MaskPairing, MaskedImage};
 use vitpcm_masks::{Classes, Scores, text_file};
-use vitpcm_nets::{ResNetVariant, import_resnet};
+use vitpcm_nets::{BackboneConfig, PretrainedBackbone, ResNetVariant};
 use vitpcm_train::{
     Ending, ScoreOptions, Teacher, TrainError, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob,
     VerifyOutcome, has_saved_state, score_segmenter, verify as train_on_masks,
@@ -69,7 +69,8 @@ pub(crate) struct Args {
     /// The network's backbone: resnet50 or resnet101 [default: what --weights hold]
     #[arg(long, value_name = "NAME")]
     backbone: Option<String>,
-    /// Weights of the backbone pretrained on ImageNet: torchvision's, or Keras' (.h5 converted, TensorFlow.js model.json)
+    /// Pretrained ResNet: ImageNet weights of torchvision or Keras (.h5 converted, TensorFlow.js model.json), or a vitpcm
+    /// model with a ResNet
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
     /// A model from tags whose features the network learns beside the masks, say that which made them; `embedded` for the
@@ -275,11 +276,16 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(VerifyConfig, Veri
         ));
         return Ok((config.from_scratch(), VerifyBackbone::Scratch));
     };
-    let imported = import_resnet(weights, variant, &Device::Cpu).map_err(usage)?;
-    let summary = &imported.summary;
-    config.model.backbone = summary.variant.clone();
-    session.messages.note(format!("{}: {} ({})", weights.display(), summary.variant, summary.naming));
-    Ok((config, VerifyBackbone::Weights(Box::new(imported))))
+    let expected = variant.map(|variant| variant.name);
+    let imported = PretrainedBackbone::import(weights, expected, &Device::Cpu).map_err(usage)?;
+    let (path, name) = (weights.display(), imported.config.name());
+    let BackboneConfig::ResNet(resnet) = imported.config else {
+        return Err(usage(anyhow!("{path}: weights of {name}; expected those of a ResNet")));
+    };
+    config.model.backbone = name.to_owned();
+    session.messages.note(format!("{path}: {name} ({})", imported.naming));
+    let PretrainedBackbone { normalisation, parameters, .. } = imported;
+    Ok((config, VerifyBackbone::Weights { config: resnet, normalisation, parameters }))
 }
 
 /// The model that the settings name, if they do.

@@ -1,19 +1,21 @@
-//! Import of a backbone of any kind, told by its names: what training from tags starts from. How the files of each
-//! kind are read is left to `import` (ViTs), `resnet_import`
-//! and `xception_import`.
+//! Import of a backbone of any kind: what training from tags starts from. A model of ours is known by its metadata and
+//! gives its backbone alone; published weights are known by their names. How the files of each kind are read is left to
+//! `model_file`, `deeplab_model`, `import` (ViTs), `resnet_import` and `xception_import`.
 
 use std::path::Path;
 
 use candle_core::Device;
 
 use crate::backbone::BackboneConfig;
-use crate::error::{NetsError, Result};
+use crate::deeplab_model::DeepLabModel;
+use crate::error::{Fault, Result};
 use crate::import::ImportedBackbone;
+use crate::model_file::{Model, is_model};
 use crate::normalisation::Normalisation;
 use crate::parameters::Parameters;
 use crate::resnet::ResNetVariant;
 use crate::resnet_import::{ImportedResNet, ResNetNaming};
-use crate::variants::Variant;
+use crate::variants::{ParameterShape, Variant};
 use crate::weight_file::WeightFile;
 use crate::xception::XceptionVariant;
 use crate::xception_import::{import_xception, is_xception};
@@ -23,10 +25,12 @@ use crate::xception_import::{import_xception, is_xception};
 pub struct PretrainedBackbone {
     /// Its numbers.
     pub config: BackboneConfig,
-    /// Whose names the file uses.
+    /// Whose names the file uses, or which of our models it is.
     pub naming: String,
-    /// What its pixels went through, as far as names and shapes tell.
+    /// What its pixels went through: a model of ours says it, elsewhere names and shapes tell.
     pub normalisation: Normalisation,
+    /// Side in pixels of the square images that a model of ours was trained on.
+    pub train_size: Option<usize>,
     /// Its parameters, f32, in our layout.
     pub parameters: Parameters,
 }
@@ -37,45 +41,94 @@ impl PretrainedBackbone {
         Self::from_weight_file(&WeightFile::open(path)?, expected, device)
     }
 
+    /// The backbone of a model that was trained from tags, without what stands behind it.
+    pub fn of_model(model: &Model) -> Result<Self> {
+        let config = model.info.network.backbone;
+        Ok(Self {
+            config,
+            naming: "vitpcm model".to_owned(),
+            normalisation: model.info.normalisation,
+            train_size: Some(model.info.train_size),
+            parameters: parameters_of(&config, &model.parameters)?,
+        })
+    }
+
+    /// The ResNet of a verification network, without its classifiers.
+    fn of_deeplab(model: &DeepLabModel) -> Result<Self> {
+        let config = model.info.network.backbone.into();
+        Ok(Self {
+            config,
+            naming: "vitpcm verification network".to_owned(),
+            normalisation: model.info.normalisation,
+            train_size: None,
+            parameters: parameters_of(&config, &model.parameters)?,
+        })
+    }
+
     /// [`import`](Self::import) from a file that is open.
     pub fn from_weight_file(file: &WeightFile, expected: Option<&str>, device: &Device) -> Result<Self> {
+        if is_model(file) || DeepLabModel::is_in(file) {
+            let found = match is_model(file) {
+                true => Self::of_model(&Model::from_weight_file(file, device)?)?,
+                false => Self::of_deeplab(&DeepLabModel::from_weight_file(file, device)?)?,
+            };
+            let name = found.config.name();
+            return match expected {
+                Some(expected) if expected != name => {
+                    BackboneConfig::named(expected)?;
+                    let reason = format!("the model's backbone is {name}; expected {expected}");
+                    Err(Fault::from(reason).at(file.path()))
+                }
+                _ => Ok(found),
+            };
+        }
         let names = || file.entries().map(|entry| entry.name.as_str());
         if ResNetNaming::recognise(names()).is_some() {
-            let imported =
-                ImportedResNet::from_weight_file(file, named(expected, ResNetVariant::named)?, device)?;
+            let expected = named(expected, ResNetVariant::named, file)?;
+            let imported = ImportedResNet::from_weight_file(file, expected, device)?;
             return Ok(Self {
                 config: imported.summary.config.into(),
                 naming: imported.summary.naming.to_string(),
                 normalisation: imported.summary.normalisation,
+                train_size: None,
                 parameters: imported.parameters,
             });
         }
         if is_xception(file) {
-            let expected = named(expected, XceptionVariant::named)?.map(|variant| variant.config());
+            let expected = named(expected, XceptionVariant::named, file)?.map(|variant| variant.config());
             let (config, parameters) = import_xception(file, expected, device)?;
             return Ok(Self {
                 config: config.into(),
                 naming: "Keras".to_owned(),
                 // Keras' `tf` mode.
                 normalisation: Normalisation::HALF,
+                train_size: None,
                 parameters,
             });
         }
-        let imported = ImportedBackbone::from_weight_file(file, named(expected, Variant::named)?, device)?;
+        let expected = named(expected, Variant::named, file)?;
+        let imported = ImportedBackbone::from_weight_file(file, expected, device)?;
         Ok(Self {
             config: imported.summary.config.into(),
             naming: imported.summary.naming.to_string(),
             normalisation: imported.summary.likely_normalisation,
+            train_size: None,
             parameters: imported.parameters,
         })
     }
 }
 
 /// The variant of a name, which must be one of the file's kind.
-fn named<T>(name: Option<&str>, find: fn(&str) -> Result<T>) -> Result<Option<T>> {
+fn named<T>(name: Option<&str>, find: fn(&str) -> Result<T>, file: &WeightFile) -> Result<Option<T>> {
     let Some(name) = name else { return Ok(None) };
     BackboneConfig::named(name)?;
-    find(name).map(Some).map_err(|_| NetsError::BadConfig {
-        reason: format!("a {name} was asked for, but the weights are those of another kind of network"),
+    find(name).map(Some).map_err(|_| {
+        Fault::from(format!("weights of another kind of network; expected those of {name}")).at(file.path())
     })
+}
+
+/// The backbone's own among a network's parameters.
+fn parameters_of(backbone: &BackboneConfig, network: &Parameters) -> Result<Parameters> {
+    let one = |ParameterShape { name, .. }| Ok((name.clone(), network.get(&name)?.clone()));
+    backbone.parameter_shapes().into_iter().map(one).collect()
 }

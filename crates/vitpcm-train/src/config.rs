@@ -72,8 +72,11 @@ pub struct TrainConfig {
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
     /// Name of the ViT (`vit-s16`, `dinov2-s14-reg`, …) or, to compare with, of a convolutional network (`resnet50`).
-    /// `vitpcm train --weights` fills it in from the file.
+    /// `vitpcm train` fills it in from the initial weights.
     pub backbone: String,
+    /// What the backbone started from: `embedded`, `none` (random numbers) or a file. A record of `vitpcm train --weights`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
     /// `pcm`, the method, or `cam`, what the paper compares it with: the mean of all features is classified, and the
     /// classifier on every feature gives the maps. It goes with no conditioning, no `L_ET` and no pseudo-masks.
     #[serde(default)]

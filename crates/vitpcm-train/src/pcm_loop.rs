@@ -83,7 +83,7 @@ pub struct TrainData {
 pub enum Backbone {
     /// Random numbers.
     Scratch,
-    /// Published weights.
+    /// Published weights, or those of a model of ours.
     Weights(Box<PretrainedBackbone>),
 }
 

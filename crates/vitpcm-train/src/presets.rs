@@ -28,6 +28,7 @@ impl TrainConfig {
             seed: 0,
             model: ModelConfig {
                 backbone: "vit-s16".to_owned(),
+                weights: None,
                 localisation: LocalisationKind::Pcm,
                 conditioning: Conditioning::HvBilstm,
                 lstm_units: 192,
@@ -115,6 +116,19 @@ impl TrainConfig {
         config
     }
 
+    /// The settings for training images of about so many pixels a side: a whole, even grid of patches. Inference and
+    /// validation keep their ratio to it.
+    pub fn for_train_size(mut self, train_size: usize, patch: usize) -> Self {
+        let pairs_of_cells = (train_size as f64 / (2 * patch.max(1)) as f64).round() as usize;
+        let grid = 2 * pairs_of_cells.clamp(2, 128);
+        let ratio = grid as f64 / self.model.grid.max(1) as f64;
+        let scaled = |cells: usize| ((cells as f64 * ratio).round() as usize).clamp(1, 256);
+        self.model.inference_grid = scaled(self.model.inference_grid);
+        self.validation.grid = scaled(self.validation.grid);
+        self.model.grid = grid;
+        self
+    }
+
     /// The settings for class activation maps: only `L_MCE` and the penalty are left of the losses, and nothing stands
     /// between features and classifier.
     pub fn for_cam(mut self) -> Self {
@@ -154,6 +168,7 @@ impl TrainConfig {
     /// The settings for a network that starts from nothing: everything is trained from the first step, at the rate
     /// of the warm-up and with a ramp.
     pub fn from_scratch(mut self) -> Self {
+        self.model.weights = Some("none".to_owned());
         self.schedule.warmup_epochs = 0;
         self.schedule.unfreeze = Unfreeze::Everything(Everything::All);
         self.schedule.rate = self.schedule.warmup_rate;
@@ -200,6 +215,19 @@ mod tests {
                 let grids = [config.model.grid, config.model.inference_grid, config.validation.grid];
                 assert_eq!(grids.map(|grid| grid * patch), [train_side, inference_side, inference_side]);
             }
+        }
+    }
+
+    #[test]
+    fn another_train_size_takes_inference_along() {
+        let config = TrainConfig::default().for_patch(14);
+        assert_eq!(config.clone().for_train_size(392, 14), config);
+        let small = config.for_train_size(196, 14);
+        small.check().unwrap();
+        assert_eq!([small.model.grid, small.model.inference_grid, small.validation.grid], [14, 16, 16]);
+        // Whatever a file says, the settings can be used.
+        for train_size in [1, 14, 70, 1 << 16] {
+            TrainConfig::default().for_train_size(train_size, 14).check().unwrap();
         }
     }
 }

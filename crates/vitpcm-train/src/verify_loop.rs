@@ -14,8 +14,8 @@ use vitpcm::{Segmenter, SegmenterOptions};
 use vitpcm_data::{CropLoader, ImageLimits, LoaderOptions, MaskedImage};
 use vitpcm_masks::Classes;
 use vitpcm_nets::{
-    DeepLabConfig, DeepLabInfo, DeepLabModel, ImportedResNet, Normalisation, Parameters, Precision,
-    ResNetVariant, Storage,
+    DeepLabConfig, DeepLabInfo, DeepLabModel, Normalisation, Parameters, Precision, ResNetConfig,
+    ResNetVariant, Storage, WeightFile,
 };
 
 use crate::begun_with::{self, KnownImage};
@@ -74,8 +74,15 @@ pub struct VerifyJob {
 pub enum VerifyBackbone {
     /// Random numbers.
     Scratch,
-    /// Weights pretrained on ImageNet.
-    Weights(Box<ImportedResNet>),
+    /// Pretrained weights, of ImageNet or of an earlier network.
+    Weights {
+        /// The numbers of the ResNet.
+        config: ResNetConfig,
+        /// What its pixels went through.
+        normalisation: Normalisation,
+        /// Its parameters.
+        parameters: Parameters,
+    },
 }
 
 /// What a run tells whoever started it.
@@ -387,7 +394,7 @@ fn found_images(job: &VerifyJob, training: &[MaskedImage]) -> Vec<FoundImage> {
 fn initial_state(job: &VerifyJob) -> Result<(DeepLabInfo, Parameters, Progress)> {
     let config = &job.config;
     let (backbone, likely) = match &job.backbone {
-        VerifyBackbone::Weights(imported) => (imported.summary.config, imported.summary.normalisation),
+        VerifyBackbone::Weights { config, normalisation, .. } => (*config, *normalisation),
         VerifyBackbone::Scratch => {
             (ResNetVariant::named(&config.model.backbone)?.config(), Normalisation::IMAGENET)
         }
@@ -398,7 +405,7 @@ fn initial_state(job: &VerifyJob) -> Result<(DeepLabInfo, Parameters, Progress)>
         parameters.extend(teacher.initial_projection(backbone.num_features(), config.seed, &job.device)?);
     }
     parameters.extend(match &job.backbone {
-        VerifyBackbone::Weights(imported) => imported.parameters.to_device(&job.device)?,
+        VerifyBackbone::Weights { parameters, .. } => parameters.to_device(&job.device)?,
         VerifyBackbone::Scratch => network.initial_backbone(config.seed, &job.device)?,
     });
     let info = DeepLabInfo {

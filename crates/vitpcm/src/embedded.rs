@@ -8,6 +8,12 @@ use crate::SegmentError;
 
 static BYTES: &[u8] = include_bytes!("../model/voc20.safetensors");
 
+/// What the embedded model is called in the provenance of models that started from it.
+pub const EMBEDDED_NAME: &str = "voc20";
+
+/// The embedded model's backbone, in words.
+pub const EMBEDDED_BACKBONE: &str = "DINOv2 ViT-S/14 (learned on VOC tags)";
+
 /// The embedded model.
 pub fn embedded_model(device: &Device) -> Result<Model, SegmentError> {
     let file = WeightFile::from_bytes("the embedded model", BYTES)?;
