@@ -119,9 +119,8 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let (config, backbone) = resolve(args, session)?;
     let dataset = Dataset::open(&args.data, &args.reading.open_options(config.seed))?;
     let mut data = TrainData::of(&dataset, args.reading.image_limits());
-    data.pseudo_masks = args.pseudo_masks.clone();
     if let Some(folder) = &args.pseudo_masks {
-        check_pseudo_masks(folder, &data, session)?;
+        data = with_pseudo_masks(data, folder, session)?;
     }
     check_localisation(args, &config)?;
     let (device, precision) = session.open_device()?;
@@ -179,20 +178,28 @@ fn check_localisation(args: &Args, config: &TrainConfig) -> anyhow::Result<()> {
     }
 }
 
-fn check_pseudo_masks(folder: &Path, data: &TrainData, session: &Session) -> anyhow::Result<()> {
-    let (found, all) = (data.num_pseudo_masks(), data.training.len());
-    match (found, data.training.first()) {
-        (0, Some(image)) => Err(usage(anyhow!(
-            "{}: none of the {all} training images has a mask there; expected {} and so on, as `segment --out` \
-             writes them",
-            folder.display(),
-            image.mask_name().display()
-        ))),
-        _ => {
-            session.messages.note(format!("{}: masks of {found} of {all} training images", folder.display()));
-            Ok(())
+/// Pseudo-masks lie where `segment --out` put them: named as the data set names its images, or, where the data set's whole
+/// folder was segmented, one folder down.
+fn with_pseudo_masks(mut data: TrainData, folder: &Path, session: &Session) -> anyhow::Result<TrainData> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("{}", folder.display())).map_err(usage)?;
+    let mut below: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    below.retain(|path| path.is_dir());
+    below.sort();
+    let all = data.training.len();
+    for place in std::iter::once(folder.to_path_buf()).chain(below) {
+        data.pseudo_masks = Some(place.clone());
+        let found = data.num_pseudo_masks();
+        if found > 0 {
+            session.messages.note(format!("{}: masks of {found} of {all} training images", place.display()));
+            return Ok(data);
         }
     }
+    let expected = data.training.first().map(|image| image.mask_name().display().to_string());
+    Err(usage(anyhow!(
+        "{}: none of the {all} training images has a mask there; expected {} and so on, as `segment --out` writes them",
+        folder.display(),
+        expected.unwrap_or_default()
+    )))
 }
 
 /// The settings and the initial backbone, from what was typed and, when resuming, from what the run began with.
