@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vitpcm_data::{
-    Dataset, Difficult, ImageLimits, InspectDepth, InspectOptions, Inspection, OpenOptions, ProblemKind,
-    SameName, SplitBy, TagSource, inspect as inspect_dataset,
+    Dataset, Difficult, ImageLimits, InputGrid, InspectDepth, InspectOptions, Inspection, OpenOptions,
+    ProblemKind, SameName, SplitBy, TagSource, inspect as inspect_dataset,
 };
 
 /// So many problems of one kind are listed in the table; the JSON file has them all.
@@ -110,23 +110,30 @@ pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     })?;
     bar.finish_and_clear();
     let listed = if args.all_problems { usize::MAX } else { LISTED_PROBLEMS };
-    let text = text(&inspection, listed).context("table")?;
+    let text = text(&inspection, options.input, listed).context("table")?;
     output::json_or_text(args.json.as_deref(), &inspection, &text)?;
     Ok(Outcome::Done)
 }
 
-fn text(inspection: &Inspection, listed_problems: usize) -> Result<String, std::fmt::Error> {
+fn text(
+    inspection: &Inspection,
+    input: InputGrid,
+    listed_problems: usize,
+) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     let count = |count: usize| grouped(count as u64);
     writeln!(text, "{}: {}", printable::line(&inspection.path.display().to_string()), inspection.layout)?;
+    let negatives = match inspection.untagged_images {
+        0 => String::new(),
+        untagged => format!(", {} of them without tags (negative examples)", count(untagged)),
+    };
     writeln!(
         text,
-        "{} images, {} without a tag; {} classes, {} tags; {} masks (for evaluation only)",
-        count(inspection.images),
-        count(inspection.untagged_images),
-        inspection.classes.len(),
-        count(inspection.tags),
-        count(inspection.masks),
+        "{}{negatives}; {}, {}; {} (for evaluation only)",
+        counted(inspection.images, "image", "images"),
+        counted(inspection.classes.len(), "class", "classes"),
+        counted(inspection.tags, "tag", "tags"),
+        counted(inspection.masks, "mask", "masks"),
     )?;
     if let Some(sizes) = &inspection.sizes {
         let (width, height) = (sizes.width, sizes.height);
@@ -134,6 +141,14 @@ fn text(inspection: &Inspection, listed_problems: usize) -> Result<String, std::
             text,
             "sizes: width {}–{} (median {}), height {}–{} (median {})",
             width.min, width.max, width.median, height.min, height.max, height.median
+        )?;
+        let covered = |median: u32| (f64::from(median) / input.patches as f64).round().max(1.0);
+        writeln!(
+            text,
+            "resolution: at {side}×{side}, the network's input, a patch covers {}×{} pixels of an image (median)",
+            covered(width.median),
+            covered(height.median),
+            side = input.side(),
         )?;
     }
     let formats: Vec<String> =
@@ -157,25 +172,51 @@ fn text(inspection: &Inspection, listed_problems: usize) -> Result<String, std::
     table.row(["masks".to_string(), count(inspection.masks)].into_iter().chain(masks.map(count)));
     write!(text, "\n{table}")?;
 
-    if inspection.problems.is_empty() {
-        writeln!(text, "\nno problems found")?;
-        return Ok(text);
+    write_warnings(&mut text, inspection)?;
+    write_problems(&mut text, inspection, listed_problems)?;
+    Ok(text)
+}
+
+fn write_warnings(text: &mut String, inspection: &Inspection) -> std::fmt::Result {
+    if inspection.warnings.is_empty() {
+        return Ok(());
     }
-    writeln!(text, "\n{} problems found", count(inspection.problems.len()))?;
+    let among = if inspection.training_images < inspection.images {
+        format!(" (in the {})", counted(inspection.training_images, "training image", "training images"))
+    } else {
+        String::new()
+    };
+    let number = counted(inspection.warnings.len(), "warning", "warnings");
+    writeln!(text, "\n{number} about what the tags can teach{among}")?;
+    for warning in &inspection.warnings {
+        writeln!(text, "  - {}\n    → {}", warning.finding(), warning.advice())?;
+    }
+    Ok(())
+}
+
+fn write_problems(text: &mut String, inspection: &Inspection, listed: usize) -> std::fmt::Result {
+    if inspection.problems.is_empty() {
+        return writeln!(text, "\nno problems found in the files");
+    }
+    writeln!(text, "\n{} found in the files", counted(inspection.problems.len(), "problem", "problems"))?;
     let mut kinds: Vec<ProblemKind> = inspection.problems.iter().map(|problem| problem.kind).collect();
     kinds.dedup();
     for kind in kinds {
         let of_kind = || inspection.problems.iter().filter(|problem| problem.kind == kind);
-        writeln!(text, "\n{kind} ({})", count(of_kind().count()))?;
-        for problem in of_kind().take(listed_problems) {
+        writeln!(text, "\n{kind} ({})", grouped(of_kind().count() as u64))?;
+        for problem in of_kind().take(listed) {
             let path = problem.path.strip_prefix(&inspection.path).unwrap_or(&problem.path);
             let line = format!("{}: {}", path.display(), problem.detail);
             writeln!(text, "  {}", printable::line(&line))?;
         }
-        let left_out = of_kind().count().saturating_sub(listed_problems);
+        let left_out = of_kind().count().saturating_sub(listed);
         if left_out > 0 {
-            writeln!(text, "  … and {} more (--all-problems lists them)", count(left_out))?;
+            writeln!(text, "  … and {} more (--all-problems lists them)", grouped(left_out as u64))?;
         }
     }
-    Ok(text)
+    Ok(())
+}
+
+fn counted(count: usize, one: &str, several: &str) -> String {
+    format!("{} {}", grouped(count as u64), if count == 1 { one } else { several })
 }

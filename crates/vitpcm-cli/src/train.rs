@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 use vitpcm::Review;
-use vitpcm_data::Dataset;
+use vitpcm_data::{Dataset, InputGrid, describe_images, tag_warnings};
 use vitpcm_masks::text_file;
 use vitpcm_nets::BackboneConfig;
 use vitpcm_train::{
@@ -139,6 +139,9 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
             "no validation split: the newest model is kept, not the best (--val-share 0.1 sets some images aside)",
         );
     }
+    if job.start == Start::Fresh {
+        warn_of_tags(&job, session)?;
+    }
     let (outcome, num_warnings) = run(&job, session)?;
     let model = args.out.join("model.safetensors");
     let best = match outcome.best {
@@ -162,6 +165,20 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         output::result(&format!("{}{best}\n", model.display()))?;
     }
     Ok(if num_warnings > 0 { Outcome::SomeFailed } else { Outcome::Done })
+}
+
+/// Says what the training images' tags cannot teach.
+fn warn_of_tags(job: &TrainJob, session: &Session) -> anyhow::Result<()> {
+    if session.messages != Messages::All {
+        return Ok(());
+    }
+    let patch = BackboneConfig::named(&job.config.model.backbone).map_err(usage)?.patch();
+    let input = InputGrid { patches: job.config.model.grid, patch };
+    let images = describe_images(&job.data.training, &job.data.limits);
+    for warning in tag_warnings(&job.data.classes, &images, input) {
+        session.messages.note(format!("warning: {warning}"));
+    }
+    Ok(())
 }
 
 /// A run that is resumed keeps what it began with.

@@ -239,6 +239,40 @@ fn inspect_tells_what_is_in_a_drawn_data_set() {
 }
 
 #[test]
+fn inspect_warns_of_tags_that_cannot_teach_apart_from_problems() {
+    let folder = Folder::new();
+    std::fs::create_dir_all(folder.path("lakes")).unwrap();
+    let mut rows = "image,tags\n".to_string();
+    for i in 0..32u8 {
+        let name = format!("{i}.png");
+        image::RgbImage::from_pixel(8, 8, image::Rgb([i; 3])).save(folder.path("lakes").join(&name)).unwrap();
+        rows += &format!("{name},water\n");
+    }
+    std::fs::write(folder.path("lakes/tags.csv"), &rows).unwrap();
+    let lakes = folder.text("lakes");
+    let (stdout, _) = check(&["data", "inspect", &lakes], 0);
+    for expected in [
+        "32 images; 1 class, 32 tags",
+        "1 warning about what the tags can teach",
+        "`water` is the only class, and it is in every image (32 of 32)",
+        "no problems found",
+    ] {
+        assert!(stdout.contains(expected), "{expected}: {stdout}");
+    }
+    let (stdout, _) = check(&["data", "inspect", &lakes, "--json", "-"], 0);
+    assert_eq!(json(&stdout)["warnings"][0]["kind"], "only-class-everywhere");
+
+    // Half of the cells emptied: nothing to warn of, and no problem either.
+    let rows: Vec<&str> = rows.lines().collect();
+    let emptied =
+        rows.iter().enumerate().map(|(i, row)| if i > 16 { row.trim_end_matches("water") } else { row });
+    std::fs::write(folder.path("lakes/tags.csv"), emptied.collect::<Vec<_>>().join("\n")).unwrap();
+    let (stdout, _) = check(&["data", "inspect", &lakes], 0);
+    assert!(stdout.contains("32 images, 16 of them without tags (negative examples)"), "{stdout}");
+    assert!(!stdout.contains("warning") && stdout.contains("no problems found"), "{stdout}");
+}
+
+#[test]
 fn segment_writes_every_format_names_failures_and_resumes() {
     let folder = Folder::with_scenes_and_model();
     std::fs::write(folder.path("scenes/images/broken.jpg"), "not an image").unwrap();

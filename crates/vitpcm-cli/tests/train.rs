@@ -124,3 +124,21 @@ fn a_broken_image_is_named_and_the_exit_code_says_so() {
     assert_eq!(stderr.matches("scene-0003.png").count(), 1, "{stderr}");
     assert!(out.join("model.safetensors").is_file());
 }
+
+#[test]
+fn a_new_run_says_what_its_tags_cannot_teach_and_a_resumed_one_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (folder.path().join("data"), folder.path().join("run"));
+    DrawnScenes { seed: 2, side: 40 }.write(&data, 8, 0).unwrap();
+    let stderr_of = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
+        command.arg("train").arg("--data").arg(&data).arg("--out").arg(&out);
+        command.args(SMALL.into_iter().filter(|option| !["--quiet", "--epochs=12"].contains(option)));
+        check(command.args(more).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap(), 0)
+    };
+    let stderr = stderr_of(&["--epochs=1"]);
+    assert_eq!(stderr.matches("fewer than 15 are seldom enough").count(), 1, "{stderr}");
+    assert!(stderr.lines().any(|line| line.starts_with("warning: `")), "{stderr}");
+    let stderr = stderr_of(&["--epochs=2", "--resume"]);
+    assert!(!stderr.contains("warning:"), "{stderr}");
+}

@@ -191,8 +191,12 @@ impl Dataset {
 
         let mut images = Vec::with_capacity(entries.len());
         let mut truths = Vec::with_capacity(entries.len());
+        let mut all_tags_unknown = Vec::new();
         for entry in entries {
             let tags = tags_of_names(&entry, &classes, &mut problems);
+            if tags.is_empty() && entry.tags.iter().any(|tag| !["", BACKGROUND].contains(&tag.trim())) {
+                all_tags_unknown.push(images.len());
+            }
             images.push(TaggedImage { name: entry.name, path: entry.path, tags });
             truths.push(entry.truth);
         }
@@ -208,7 +212,7 @@ impl Dataset {
         if options.tag_source == TagSource::Masks {
             dataset.take_tags_from_masks(&options.limits);
         }
-        dataset.problems.extend(dataset.untagged());
+        dataset.report_images_of_unknown_tags(&all_tags_unknown);
         dataset.problems.sort();
         dataset.problems.dedup();
         Ok(dataset)
@@ -241,10 +245,13 @@ impl Dataset {
         problems.extend(found.into_iter().flatten());
     }
 
-    fn untagged(&self) -> Vec<Problem> {
-        let without = self.images.iter().filter(|image| image.tags.is_empty());
-        let detail = "no tag of the class list: taken as a negative";
-        without.map(|image| Problem::new(ProblemKind::ImageWithoutTag, &image.path, detail)).collect()
+    /// An image without tags is a negative example, as its owner said, unless its tags were lost.
+    fn report_images_of_unknown_tags(&mut self, all_tags_unknown: &[usize]) {
+        let detail = "none of its tags is in the class list: used as a negative example";
+        let images = all_tags_unknown.iter().map(|&index| &self.images[index]);
+        let without = images.filter(|image| image.tags.is_empty());
+        let found = without.map(|image| Problem::new(ProblemKind::ImageWithoutTag, &image.path, detail));
+        self.problems.extend(found);
     }
 }
 

@@ -2,14 +2,12 @@
 //! mask read, on all cores, within a fixed amount of memory; the result does not depend on the number of threads.
 
 use crate::image_file::decode_file;
+use crate::tag_warnings::{InputGrid, TagWarning, describe, tag_warnings};
 use crate::{DataError, Dataset, ImageHeader, ImageLimits, Layout, MaskSource, Problem, ProblemKind};
-use crate::{problem, read_image_header};
+use crate::{problem, read_image_header, same_content};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::hash::{DefaultHasher, Hasher};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -31,6 +29,8 @@ pub struct InspectOptions {
     pub limits: ImageLimits,
     /// How closely to look.
     pub depth: InspectDepth,
+    /// The input of the network that is to be trained, which decides how small things may be.
+    pub input: InputGrid,
     /// Decoded pixels held at one time, in bytes, over all threads; one larger image still passes, alone.
     pub memory_bytes: u64,
     /// Counts the images looked at, up to the number of images, for a progress bar.
@@ -42,6 +42,7 @@ impl Default for InspectOptions {
         InspectOptions {
             limits: ImageLimits::default(),
             depth: InspectDepth::default(),
+            input: InputGrid::default(),
             memory_bytes: 192 << 20,
             progress: Arc::default(),
         }
@@ -76,6 +77,10 @@ pub struct Inspection {
     pub formats: BTreeMap<String, usize>,
     /// All problems, sorted by kind, file and detail.
     pub problems: Vec<Problem>,
+    /// What the tags of the training images cannot teach.
+    pub warnings: Vec<TagWarning>,
+    /// Images that the warnings are about: the training split's, or all.
+    pub training_images: usize,
 }
 
 /// How often a class occurs.
@@ -135,18 +140,31 @@ pub fn inspect(dataset: &Dataset, options: &InspectOptions) -> Inspection {
             look
         })
         .collect();
+    let (headers, found): (Vec<Option<ImageHeader>>, Vec<Vec<Problem>>) = looks.into_iter().unzip();
+    let same_content = match options.depth {
+        InspectDepth::Headers => Vec::new(),
+        InspectDepth::Content => {
+            let paths: Vec<&Path> = dataset.images().iter().map(|image| image.path.as_path()).collect();
+            same_content::groups(&paths)
+        }
+    };
     let mut problems = dataset.problems().to_vec();
-    if options.depth == InspectDepth::Content {
-        problems.extend(duplicate_images(dataset));
-    }
-    let mut headers = Vec::with_capacity(looks.len());
-    for (header, found) in looks {
-        headers.extend(header);
-        problems.extend(found);
+    problems.extend(found.into_iter().flatten());
+    for group in &same_content {
+        problems.extend(group[1..].iter().map(|&later| duplicate_problem(dataset, group[0], later)));
     }
     problems.sort();
     problems.dedup();
-    summarise(dataset, &headers, problems)
+
+    let sizes: Vec<_> = headers.iter().map(|it| it.map(|header| (header.width, header.height))).collect();
+    let mut described = describe(dataset.images(), &sizes, &same_content);
+    let training = dataset.training().indices;
+    if !training.is_empty() {
+        described = training.into_iter().map(|index| described[index]).collect();
+    }
+    let warnings = tag_warnings(dataset.classes(), &described, options.input);
+    let headers: Vec<ImageHeader> = headers.into_iter().flatten().collect();
+    Inspection { problems, warnings, training_images: described.len(), ..summarise(dataset, &headers) }
 }
 
 fn look_at(
@@ -237,34 +255,6 @@ fn reason_of(error: &DataError) -> String {
     message.strip_prefix(&format!("{}: ", path.display())).map_or(message.clone(), str::to_string)
 }
 
-/// Images with equal content: by length first, so that few files are read, then by hash.
-fn duplicate_images(dataset: &Dataset) -> Vec<Problem> {
-    let mut by_length: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    for (index, image) in dataset.images().iter().enumerate() {
-        if let Ok(metadata) = std::fs::metadata(&image.path) {
-            by_length.entry(metadata.len()).or_default().push(index);
-        }
-    }
-    // Empty files are unreadable, and said to be so.
-    by_length.remove(&0);
-    let suspects: Vec<usize> = by_length.into_values().filter(|group| group.len() > 1).flatten().collect();
-    let hashes: Vec<Option<[u64; 2]>> =
-        suspects.par_iter().map(|&index| content_hash(&dataset.images()[index].path).ok()).collect();
-    let mut by_hash: BTreeMap<[u64; 2], Vec<usize>> = BTreeMap::new();
-    for (index, hash) in suspects.into_iter().zip(hashes) {
-        if let Some(hash) = hash {
-            by_hash.entry(hash).or_default().push(index);
-        }
-    }
-    let mut problems = Vec::new();
-    for group in by_hash.into_values() {
-        for &later in &group[1..] {
-            problems.push(duplicate_problem(dataset, group[0], later));
-        }
-    }
-    problems
-}
-
 fn duplicate_problem(dataset: &Dataset, first: usize, later: usize) -> Problem {
     let splits_of = |index: usize| {
         let holding = dataset.splits().iter().filter(|split| split.indices.binary_search(&index).is_ok());
@@ -282,22 +272,8 @@ fn duplicate_problem(dataset: &Dataset, first: usize, later: usize) -> Problem {
     Problem::new(ProblemKind::DuplicateImage, &later_image.path, detail)
 }
 
-/// 128 bits from two hashes that start differently: enough to tell any number of files apart.
-fn content_hash(path: &Path) -> std::io::Result<[u64; 2]> {
-    let mut hashers = [DefaultHasher::new(), DefaultHasher::new()];
-    hashers[1].write_u8(1);
-    let mut file = File::open(path)?;
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        let length = file.read(&mut buffer)?;
-        if length == 0 {
-            return Ok(hashers.map(|hasher| hasher.finish()));
-        }
-        hashers.iter_mut().for_each(|hasher| hasher.write(&buffer[..length]));
-    }
-}
-
-fn summarise(dataset: &Dataset, headers: &[ImageHeader], problems: Vec<Problem>) -> Inspection {
+/// The figures, without problems and warnings.
+fn summarise(dataset: &Dataset, headers: &[ImageHeader]) -> Inspection {
     let images = dataset.images();
     let everything: Vec<usize> = (0..images.len()).collect();
     let whole = count_split(dataset, "", &everything);
@@ -334,7 +310,9 @@ fn summarise(dataset: &Dataset, headers: &[ImageHeader], problems: Vec<Problem>)
         images_by_number_of_tags,
         sizes: sizes.map(|(width, height)| SizeSummary { width, height }),
         formats,
-        problems,
+        problems: Vec::new(),
+        warnings: Vec::new(),
+        training_images: 0,
     }
 }
 

@@ -38,8 +38,10 @@ mod mask_source;
 mod ordered_stream;
 mod problem;
 mod random;
+mod same_content;
 mod split;
 mod tag_rows;
+mod tag_warnings;
 mod tags;
 mod tags_csv;
 mod tags_json;
@@ -66,4 +68,7 @@ pub use ordered_stream::OrderedStream;
 pub use problem::{Problem, ProblemKind};
 pub use random::Random;
 pub use split::{Split, SplitBy};
+pub use tag_warnings::{
+    ClassImages, ClassPair, ImageDescription, InputGrid, NamedTags, TagWarning, describe_images, tag_warnings,
+};
 pub use tags::Tags;

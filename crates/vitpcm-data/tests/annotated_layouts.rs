@@ -271,8 +271,8 @@ fn class_folders_join_equal_names_and_take_loose_images_for_negatives() {
     assert_eq!(tags(&dataset), BTreeMap::from(expected));
     assert!(dataset.truth(0).is_some() && dataset.truth(1).is_some());
     let found = problems(&folder, dataset.problems());
-    demand(&found, ProblemKind::ImageWithoutTag, "none.jpg", "taken as a negative");
-    assert!(found.iter().all(|(kind, ..)| *kind != ProblemKind::AmbiguousName));
+    let is_about_images = |kind| matches!(kind, ProblemKind::ImageWithoutTag | ProblemKind::AmbiguousName);
+    assert!(!found.iter().any(|(kind, ..)| is_about_images(*kind)), "{found:#?}");
 }
 
 #[test]

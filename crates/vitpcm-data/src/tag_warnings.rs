@@ -1,0 +1,437 @@
+//! Where the tags of a data set cannot teach a network what it should find: classes with too few examples or
+//! counterexamples, classes that never come apart, equal images with different tags, images too large for the
+//! network's input. Computed from descriptions of the images; only [`describe_images`] reads files.
+
+use crate::{ImageLimits, TaggedImage, Tags, read_image_header, same_content};
+use rayon::prelude::*;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use vitpcm_masks::Classes;
+
+/// A class needs about this many images with it, and this many without it. A rule of thumb.
+const ENOUGH_IMAGES: usize = 15;
+/// From this share on, in percent, "always" is the better word.
+const NEARLY_ALWAYS_PERCENT: usize = 95;
+/// Fewer images than this come with another class by chance too often to be worth a warning.
+const LEAST_TOGETHER: usize = 5;
+/// An image is coarse where its longer side is reduced by more than this: full HD is at 448 pixels, 1600 pixels are not.
+const COARSE_REDUCTION: usize = 4;
+/// Coarse images below this share of all, in percent, are not worth a warning.
+const COARSE_PERCENT: usize = 10;
+/// So many classes, pairs or images are named in a sentence; the fields have them all.
+const NAMED: usize = 8;
+
+/// What the warnings need to know of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageDescription<'a> {
+    /// Name, for messages.
+    pub name: &'a str,
+    /// The classes in the image.
+    pub tags: &'a Tags,
+    /// Width and height in pixels, where known.
+    pub size: Option<(u32, u32)>,
+    /// Images with the same number have the same content; none where no other image has it.
+    pub content: Option<usize>,
+}
+
+/// The square that every image is resized to for the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InputGrid {
+    /// Patches along a side.
+    pub patches: usize,
+    /// Pixels along a side of a patch.
+    pub patch: usize,
+}
+
+impl InputGrid {
+    /// Pixels along a side.
+    pub fn side(self) -> usize {
+        self.patches * self.patch
+    }
+}
+
+/// The embedded model's: 448 pixels in patches of 14.
+impl Default for InputGrid {
+    fn default() -> Self {
+        InputGrid { patches: 32, patch: 14 }
+    }
+}
+
+/// Something that the tags of a data set cannot teach. `Display` says what, in numbers, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum TagWarning {
+    /// No image has a tag.
+    NoTags {
+        /// Number of images.
+        images: usize,
+    },
+    /// There is a single class, and every image has it: nothing shows the background.
+    OnlyClassEverywhere {
+        /// Its name.
+        class: String,
+        /// Number of images.
+        images: usize,
+    },
+    /// Classes that are in all images but a few.
+    FewNegatives {
+        /// The classes, the most frequent first.
+        classes: Vec<ClassImages>,
+        /// Number of images in all.
+        of: usize,
+    },
+    /// Classes that occur with another one only.
+    AlwaysTogether {
+        /// The pairs.
+        pairs: Vec<ClassPair>,
+    },
+    /// Classes with few images.
+    FewImages {
+        /// The classes, the rarest first.
+        classes: Vec<ClassImages>,
+    },
+    /// Classes of the class list that no image has, while others have some.
+    UnusedClasses {
+        /// Their names.
+        classes: Vec<String>,
+    },
+    /// Images with the same content but different tags.
+    ContradictoryDuplicates {
+        /// The images of each content.
+        groups: Vec<Vec<NamedTags>>,
+    },
+    /// Images that are reduced so much that things in them become smaller than a patch.
+    CoarseImages {
+        /// Number of such images.
+        images: usize,
+        /// Number of images whose size is known.
+        of: usize,
+        /// Median of their longer sides, in pixels.
+        longer_side: usize,
+        /// Side of the network's input, in pixels.
+        input_side: usize,
+        /// What one patch covers of an image with that longer side, in pixels along that side.
+        patch_covers: usize,
+    },
+}
+
+/// How many images have a class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClassImages {
+    /// Its name.
+    pub class: String,
+    /// Images with it.
+    pub images: usize,
+}
+
+/// A class that is hardly ever without another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClassPair {
+    /// The class.
+    pub class: String,
+    /// The one that comes with it.
+    pub other: String,
+    /// Images with the class.
+    pub class_images: usize,
+    /// Images with the other.
+    pub other_images: usize,
+    /// Images with both.
+    pub together: usize,
+}
+
+/// An image and the names of its tags.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NamedTags {
+    /// Name of the image.
+    pub image: String,
+    /// Names of its tags.
+    pub tags: Vec<String>,
+}
+
+/// Reads what the warnings need: the headers of all images, and as much of their content as tells them apart.
+pub fn describe_images<'a>(images: &'a [TaggedImage], limits: &ImageLimits) -> Vec<ImageDescription<'a>> {
+    let size = |image: &TaggedImage| {
+        read_image_header(&image.path, limits).ok().map(|header| (header.width, header.height))
+    };
+    let sizes: Vec<_> = images.par_iter().map(size).collect();
+    let paths: Vec<_> = images.iter().map(|image| image.path.as_path()).collect();
+    describe(images, &sizes, &same_content::groups(&paths))
+}
+
+/// Descriptions from sizes and groups of equal content that are known already.
+pub(crate) fn describe<'a>(
+    images: &'a [TaggedImage],
+    sizes: &[Option<(u32, u32)>],
+    same_content: &[Vec<usize>],
+) -> Vec<ImageDescription<'a>> {
+    let described = images.iter().zip(sizes);
+    let mut descriptions: Vec<_> = described
+        .map(|(image, &size)| ImageDescription { name: &image.name, tags: &image.tags, size, content: None })
+        .collect();
+    for (content, group) in same_content.iter().enumerate() {
+        group.iter().for_each(|&index| descriptions[index].content = Some(content));
+    }
+    descriptions
+}
+
+/// Everything that the tags of these images cannot teach, the most serious first. Tags are indices into `classes`.
+pub fn tag_warnings(classes: &Classes, images: &[ImageDescription<'_>], input: InputGrid) -> Vec<TagWarning> {
+    if images.is_empty() {
+        return Vec::new();
+    }
+    let counts = Counts::of(classes, images);
+    let warnings = if counts.together.iter().flatten().all(|&count| count == 0) {
+        vec![Some(TagWarning::NoTags { images: images.len() })]
+    } else {
+        vec![
+            counts.few_negatives(),
+            counts.always_together(),
+            counts.few_images(),
+            counts.unused_classes(),
+            contradictory_duplicates(classes, images),
+        ]
+    };
+    warnings.into_iter().chain([coarse_images(images, input)]).flatten().collect()
+}
+
+/// How many images have two classes both, by the classes' indices; on the diagonal, how many have one.
+struct Counts<'a> {
+    classes: &'a Classes,
+    num_images: usize,
+    together: Vec<Vec<usize>>,
+}
+
+impl<'a> Counts<'a> {
+    fn of(classes: &'a Classes, images: &[ImageDescription<'_>]) -> Self {
+        let mut together = vec![vec![0; classes.len()]; classes.len()];
+        for image in images {
+            for a in image.tags.iter() {
+                image.tags.iter().for_each(|b| together[usize::from(a)][usize::from(b)] += 1);
+            }
+        }
+        Counts { classes, num_images: images.len(), together }
+    }
+
+    fn name(&self, class: usize) -> String {
+        self.classes.names()[class].clone()
+    }
+
+    fn images_with(&self, class: usize) -> usize {
+        self.together[class][class]
+    }
+
+    /// The classes whose number of images is such, the rarest first.
+    fn classes_where(&self, is_such: impl Fn(usize) -> bool) -> Vec<ClassImages> {
+        let indices = (1..self.classes.len()).filter(|&class| is_such(self.images_with(class)));
+        let counted =
+            indices.map(|class| ClassImages { class: self.name(class), images: self.images_with(class) });
+        let mut classes: Vec<_> = counted.collect();
+        classes.sort_by_key(|class| class.images);
+        classes
+    }
+
+    fn few_negatives(&self) -> Option<TagWarning> {
+        let of = self.num_images;
+        let is_everywhere = |images: usize| {
+            let negatives = of - images;
+            // A class with few images as well is named once, there.
+            let hardly_missing = negatives < ENOUGH_IMAGES || is_nearly_all(images, of);
+            negatives == 0 || images >= ENOUGH_IMAGES && hardly_missing
+        };
+        let mut classes = self.classes_where(is_everywhere);
+        classes.reverse();
+        match &classes[..] {
+            [] => None,
+            [only] if self.classes.num_foreground() == 1 && only.images == of => {
+                Some(TagWarning::OnlyClassEverywhere { class: only.class.clone(), images: of })
+            }
+            _ => Some(TagWarning::FewNegatives { classes, of }),
+        }
+    }
+
+    fn always_together(&self) -> Option<TagWarning> {
+        let mut pairs = Vec::new();
+        for a in 1..self.classes.len() {
+            for b in a + 1..self.classes.len() {
+                let (class, other) = if self.images_with(a) <= self.images_with(b) { (a, b) } else { (b, a) };
+                let [class_images, other_images] = [class, other].map(|it| self.images_with(it));
+                let together = self.together[a][b];
+                // What is in nearly every image comes with every class, and is named for that.
+                if class_images >= LEAST_TOGETHER
+                    && is_nearly_all(together, class_images)
+                    && !is_nearly_all(other_images, self.num_images)
+                {
+                    let [class, other] = [class, other].map(|it| self.name(it));
+                    pairs.push(ClassPair { class, other, class_images, other_images, together });
+                }
+            }
+        }
+        (!pairs.is_empty()).then_some(TagWarning::AlwaysTogether { pairs })
+    }
+
+    fn few_images(&self) -> Option<TagWarning> {
+        let classes = self.classes_where(|images| (1..ENOUGH_IMAGES).contains(&images));
+        (!classes.is_empty()).then_some(TagWarning::FewImages { classes })
+    }
+
+    fn unused_classes(&self) -> Option<TagWarning> {
+        let unused = self.classes_where(|images| images == 0);
+        let classes: Vec<String> = unused.into_iter().map(|class| class.class).collect();
+        (!classes.is_empty()).then_some(TagWarning::UnusedClasses { classes })
+    }
+}
+
+fn is_nearly_all(part: usize, whole: usize) -> bool {
+    part * 100 >= whole * NEARLY_ALWAYS_PERCENT
+}
+
+fn contradictory_duplicates(classes: &Classes, images: &[ImageDescription<'_>]) -> Option<TagWarning> {
+    let mut by_content: BTreeMap<usize, Vec<&ImageDescription<'_>>> = BTreeMap::new();
+    for image in images {
+        if let Some(content) = image.content {
+            by_content.entry(content).or_default().push(image);
+        }
+    }
+    let named = |image: &&ImageDescription<'_>| NamedTags {
+        image: image.name.to_string(),
+        tags: image.tags.iter().map(|tag| classes.names()[usize::from(tag)].clone()).collect(),
+    };
+    let contradict = |group: &Vec<&ImageDescription<'_>>| group.iter().any(|it| it.tags != group[0].tags);
+    let contradictory = by_content.into_values().filter(contradict);
+    let mut groups: Vec<Vec<NamedTags>> =
+        contradictory.map(|group| group.iter().map(named).collect()).collect();
+    groups.sort_by(|a, b| a[0].image.cmp(&b[0].image));
+    (!groups.is_empty()).then_some(TagWarning::ContradictoryDuplicates { groups })
+}
+
+fn coarse_images(images: &[ImageDescription<'_>], input: InputGrid) -> Option<TagWarning> {
+    let sizes = images.iter().filter_map(|image| image.size);
+    let longer_sides: Vec<usize> = sizes.map(|(width, height)| width.max(height) as usize).collect();
+    let of = longer_sides.len();
+    let is_coarse = |side: &usize| *side > COARSE_REDUCTION * input.side();
+    let mut coarse: Vec<usize> = longer_sides.into_iter().filter(is_coarse).collect();
+    coarse.sort_unstable();
+    if coarse.is_empty() || coarse.len() * 100 < of * COARSE_PERCENT {
+        return None;
+    }
+    let longer_side = coarse[(coarse.len() - 1) / 2];
+    Some(TagWarning::CoarseImages {
+        images: coarse.len(),
+        of,
+        longer_side,
+        input_side: input.side(),
+        patch_covers: longer_side.div_ceil(input.patches),
+    })
+}
+
+impl TagWarning {
+    /// What was found, in numbers, and what follows from it.
+    pub fn finding(&self) -> String {
+        match self {
+            TagWarning::NoTags { images } => {
+                format!("none of the {images} images has a tag: there is nothing to learn from")
+            }
+            TagWarning::OnlyClassEverywhere { class, images } => format!(
+                "`{class}` is the only class, and it is in every image ({images} of {images}): nothing shows what \
+                 is background"
+            ),
+            TagWarning::FewNegatives { classes, of } => {
+                let classes =
+                    listed(classes, |it| format!("`{}` is in {} of {of} images", it.class, it.images));
+                format!("{classes}: too few images without it show what does not belong to it")
+            }
+            TagWarning::AlwaysTogether { pairs } => {
+                let pair = |pair: &ClassPair| {
+                    let ClassPair { class, other, class_images, together, .. } = pair;
+                    format!("{together} of {class_images} images with `{class}` also have `{other}`")
+                };
+                format!("{}: too little tells them apart", listed(pairs, pair))
+            }
+            TagWarning::FewImages { classes } => {
+                let classes =
+                    listed(classes, |it| format!("`{}` has {}", it.class, counted(it.images, "image")));
+                format!("{classes}: fewer than {ENOUGH_IMAGES} are seldom enough to learn a class")
+            }
+            TagWarning::UnusedClasses { classes } => {
+                let names = listed(classes, |name| format!("`{name}`"));
+                format!("no image has {names}: masks will not contain what no image teaches")
+            }
+            TagWarning::ContradictoryDuplicates { groups } => {
+                let image = |it: &NamedTags| {
+                    let tags = if it.tags.is_empty() { "no tags".to_string() } else { it.tags.join(", ") };
+                    format!("{} ({tags})", it.image)
+                };
+                let contents = listed(groups, |group| listed_with(group, image, " = "));
+                format!(
+                    "{} in the data set more than once, with different tags: {contents}",
+                    if groups.len() == 1 {
+                        "1 picture is".into()
+                    } else {
+                        format!("{} pictures are", groups.len())
+                    }
+                )
+            }
+            TagWarning::CoarseImages { images, of, longer_side, input_side, patch_covers } => format!(
+                "{images} of {of} images are large (longer side: {longer_side} pixels, median) and are reduced to \
+                 {input_side}: things smaller than about {patch_covers} pixels are smaller than one patch of the \
+                 network and are likely to be missed"
+            ),
+        }
+    }
+
+    /// What to do about it.
+    pub fn advice(&self) -> String {
+        match self {
+            TagWarning::NoTags { .. } => "name what is in each image".to_string(),
+            TagWarning::OnlyClassEverywhere { .. } => {
+                format!(
+                    "add {ENOUGH_IMAGES} or more images of the same kind without it, and leave their tags empty"
+                )
+            }
+            TagWarning::FewNegatives { .. } => format!(
+                "add images without it ({ENOUGH_IMAGES} or more, and at least {} % of all), or drop a tag that is \
+                 true of every image",
+                100 - NEARLY_ALWAYS_PERCENT
+            ),
+            TagWarning::AlwaysTogether { .. } => {
+                "add images that show one without the other, or make them one class".to_string()
+            }
+            TagWarning::FewImages { .. } => "add images with it, or leave the class out".to_string(),
+            TagWarning::UnusedClasses { .. } => {
+                "add images with them, or remove them from the class list".to_string()
+            }
+            TagWarning::ContradictoryDuplicates { .. } => {
+                "keep one image of each, with the right tags".to_string()
+            }
+            TagWarning::CoarseImages { .. } => {
+                "if what you look for is that small, cut the images into tiles and \
+                 tag each tile, or enlarge the network's input"
+                    .to_string()
+            }
+        }
+    }
+}
+
+impl fmt::Display for TagWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}. To do: {}.", self.finding(), self.advice())
+    }
+}
+
+/// The first few, separated by commas, and how many more there are.
+fn listed<T>(items: &[T], text: impl Fn(&T) -> String) -> String {
+    listed_with(items, text, ", ")
+}
+
+fn listed_with<T>(items: &[T], text: impl Fn(&T) -> String, separator: &str) -> String {
+    let named: Vec<String> = items.iter().take(NAMED).map(text).collect();
+    let more = items.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    named.join(separator) + &more
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
