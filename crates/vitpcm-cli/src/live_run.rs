@@ -4,6 +4,7 @@
 use crate::interrupt::Interrupt;
 use crate::output::Messages;
 use indicatif::{ProgressBar, ProgressStyle};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -13,6 +14,22 @@ pub(crate) const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Events that may wait to be shown.
 pub(crate) const UNHEARD: usize = 256;
+
+/// The files of a run folder that are written more than once.
+pub(crate) fn files(out: &Path) -> [PathBuf; 9] {
+    [
+        "config.toml",
+        "model.safetensors",
+        "metrics.csv",
+        "thresholds.csv",
+        "scores.json",
+        "report.html",
+        ".report/validation.jsonl",
+        "last/state.safetensors",
+        "last/images.jsonl",
+    ]
+    .map(|name| out.join(name))
+}
 
 /// A few live lines on a terminal: where we are, a bar of steps, what the last one gave.
 pub(crate) fn steps_bar(messages: &Messages) -> ProgressBar {

@@ -2,6 +2,7 @@
 
 use crate::outcome::Outcome;
 use crate::output;
+use crate::session::Session;
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
@@ -16,7 +17,8 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-pub(crate) fn inspect(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    session.check_outputs([&args.file], args.json.clone())?;
     let summary = vitpcm_nets::inspect(&args.file)?;
     output::json_or_text(args.json.as_deref(), &summary, &format!("{summary}\n"))?;
     Ok(Outcome::Done)
