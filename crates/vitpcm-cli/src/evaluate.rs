@@ -12,7 +12,8 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use vitpcm_masks::{
-    Classes, ConfusionMatrix, MaskError, MaskPairs, Scores, confusion_svg, evaluate_pairs, mask_files, text_file,
+    Classes, ConfusionMatrix, MaskError, MaskPairs, Scores, confusion_svg, evaluate_pairs, mask_files,
+    text_file,
 };
 
 #[derive(clap::Args)]

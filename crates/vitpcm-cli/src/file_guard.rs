@@ -94,13 +94,15 @@ mod tests {
         symlink("a.png", at("photos/link.png")).unwrap();
         fs::hard_link(at("photos/a.png"), at("photos/hard.png")).unwrap();
         symlink("photos", at("other")).unwrap();
-        let same = ["photos/a.png", "photos/deep/../a.png", "photos/link.png", "photos/hard.png", "other/a.png"];
+        let same =
+            ["photos/a.png", "photos/deep/../a.png", "photos/link.png", "photos/hard.png", "other/a.png"];
         for name in same {
             let error = check([at("photos/a.png")], [at("new.png"), at(name)]).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains("photos/a.png"), "{error}");
             assert!(is_same_place(&at(name), &at("photos/a.png")));
         }
-        check([at("photos/a.png"), at("photos/none.png")], [at("photos/b.png"), at("photos/none.png")]).unwrap();
+        check([at("photos/a.png"), at("photos/none.png")], [at("photos/b.png"), at("photos/none.png")])
+            .unwrap();
         assert!(is_same_place(&at("other/new.png"), &at("photos/deep/../new.png")));
         assert!(!is_same_place(&at("photos/new.png"), &at("photos/deep/new.png")));
     }

@@ -148,7 +148,8 @@ impl FolderRecord {
         }
         let names = run.settings.keys().chain(settings.keys());
         let names: std::collections::BTreeSet<&String> = names.collect();
-        let value = |settings: &Settings, name: &String| settings.get(name).map_or("not given", |v| v).to_owned();
+        let value =
+            |settings: &Settings, name: &String| settings.get(name).map_or("not given", |v| v).to_owned();
         let difference = |name: &String| {
             let (then, now) = (value(&run.settings, name), value(settings, name));
             (then != now).then(|| format!("{name} was {then} and is {now} now"))

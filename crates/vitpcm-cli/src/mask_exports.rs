@@ -13,8 +13,8 @@ use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 use vitpcm_data::ImageLimits;
 use vitpcm_exports::{
-    CocoShape, Destination, EncodedImage, Encoder, ExportFormat, ExportOptions, Exporter,
-    LabelledImage, MaskSet, Objects, Photograph, Scores, Zip,
+    CocoShape, Destination, EncodedImage, Encoder, ExportFormat, ExportOptions, Exporter, LabelledImage,
+    MaskSet, Objects, Photograph, Scores, Zip,
 };
 use vitpcm_masks::atomic_file::AtomicFile;
 use vitpcm_masks::{Classes, LabelMap, StoredScores, read_label_png_within};

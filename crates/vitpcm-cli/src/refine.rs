@@ -59,7 +59,8 @@ pub(crate) struct Args {
 pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let (messages, ranks) = (&session.messages, session.ranks);
     args.export.check(&mask_formats::exports(&args.format))?;
-    let inputs = image_inputs::collect(std::slice::from_ref(&args.images), |_| false, session.common_messages())?;
+    let inputs =
+        image_inputs::collect(std::slice::from_ref(&args.images), |_| false, session.common_messages())?;
     let scores_of = |input: &Input| args.scores.join(format!("{}.npz", input.name));
     let with_scores: Vec<&Input> = inputs.images.iter().filter(|input| scores_of(input).is_file()).collect();
     if with_scores.is_empty() {
@@ -185,5 +186,7 @@ fn refine_one(
         tags: &tags,
     };
     let formats = written_per_image(&args.format, &args.export);
-    formats.iter().try_for_each(|format| folder.publish(&format.write(&folder.staging(), &input.name, &results)?))
+    formats
+        .iter()
+        .try_for_each(|format| folder.publish(&format.write(&folder.staging(), &input.name, &results)?))
 }

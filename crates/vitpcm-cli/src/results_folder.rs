@@ -50,8 +50,8 @@ struct State {
     lines: JsonLines,
     /// Digests of places and contents.
     files: HashSet<u128>,
-    /// Names of files that were not ours.
-    foreign: Vec<String>,
+    /// Names of files that were not ours, and what became of them.
+    foreign: Vec<(String, Edited)>,
 }
 
 impl ResultsFolder {
@@ -106,7 +106,7 @@ impl ResultsFolder {
 
     /// Where files are written before they are put in place, under the same names as in the folder.
     pub(crate) fn staging(&self) -> PathBuf {
-        self.out.join(FOLDER).join("staging")
+        self.own_folder("staging")
     }
 
     /// Writes a file of the folder.
@@ -125,8 +125,17 @@ impl ResultsFolder {
 
     /// Puts staged files in place.
     pub(crate) fn publish(&self, names: &[String]) -> anyhow::Result<()> {
+        self.publish_over(names, self.edited)
+    }
+
+    /// Puts staged files in place of what is damaged.
+    pub(crate) fn publish_over_damage(&self, names: &[String]) -> anyhow::Result<()> {
+        self.publish_over(names, Edited::IsSetAside)
+    }
+
+    fn publish_over(&self, names: &[String], edited: Edited) -> anyhow::Result<()> {
         names.iter().try_for_each(|name| {
-            self.put_in_place(name, content_digest)
+            self.put_in_place(name, content_digest, edited)
                 .with_context(|| format!("{}", self.out.join(name).display()))
         })
     }
@@ -141,23 +150,32 @@ impl ResultsFolder {
     /// Says which files were not ours, and where they or our versions are.
     pub(crate) fn say_what_was_edited(&self, messages: &Messages) {
         let state = self.state();
-        let shown: Vec<&str> = state.foreign.iter().take(3).map(String::as_str).collect();
-        let (Some(_), count) = (shown.first(), state.foreign.len()) else { return };
-        let more = if count > shown.len() { ", …" } else { "" };
-        let folder = self.out.join(FOLDER);
-        let what = match self.edited {
-            Edited::Stays => {
-                format!("and stay as they are; vitpcm's own versions are in {}", folder.join("new").display())
+        for edited in [Edited::Stays, Edited::IsSetAside] {
+            let names =
+                || state.foreign.iter().filter(|(_, what)| *what == edited).map(|(name, _)| name.as_str());
+            let (count, shown) = (names().count(), names().take(3).collect::<Vec<_>>().join(", "));
+            if count == 0 {
+                continue;
             }
-            Edited::IsSetAside => {
-                format!("and would have been overwritten; they are now in {}", self.aside.display())
-            }
-        };
-        messages.note(format!(
-            "{count} files in {} were not written by vitpcm or were edited since, {what} ({}{more})",
-            self.out.display(),
-            shown.join(", ")
-        ));
+            let what = match edited {
+                Edited::Stays => {
+                    format!(
+                        "left as they are; vitpcm's own versions are in {}",
+                        self.own_folder("new").display()
+                    )
+                }
+                Edited::IsSetAside => format!("moved to {}", self.aside.display()),
+            };
+            let more = if count > 3 { ", …" } else { "" };
+            messages.note(format!(
+                "{}: changed since vitpcm wrote them, or not written by it: {shown}{more} ({count} in all); {what}",
+                self.out.display()
+            ));
+        }
+    }
+
+    fn own_folder(&self, name: &str) -> PathBuf {
+        self.out.join(FOLDER).join(name)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -165,7 +183,12 @@ impl ResultsFolder {
     }
 
     /// Puts a staged file in place, unless a file that is not ours is there. `digest` tells its content from others.
-    fn put_in_place(&self, name: &str, digest: fn(&str, &Path) -> io::Result<u128>) -> io::Result<()> {
+    fn put_in_place(
+        &self,
+        name: &str,
+        digest: fn(&str, &Path) -> io::Result<u128>,
+        edited: Edited,
+    ) -> io::Result<()> {
         let (staged, place) = (self.staging().join(name), self.out.join(name));
         let own = digest(name, &staged)?;
         let found = match std::fs::symlink_metadata(&place) {
@@ -185,9 +208,9 @@ impl ResultsFolder {
             self.note_files([place_digest(name), own])?;
             return move_file(&staged, &place);
         }
-        self.state().foreign.push(name.to_owned());
-        match self.edited {
-            Edited::Stays => move_file(&staged, &self.out.join(FOLDER).join("new").join(name)),
+        self.state().foreign.push((name.to_owned(), edited));
+        match edited {
+            Edited::Stays => move_file(&staged, &self.own_folder("new").join(name)),
             Edited::IsSetAside => {
                 move_file(&place, &self.aside.join(name))?;
                 self.note_files([place_digest(name), own])?;
@@ -279,7 +302,7 @@ impl<'a> ExportFolder<'a> {
         digest: fn(&str, &Path) -> io::Result<u128>,
     ) -> Result<(), ExportError> {
         let name = format!("{}{path}", self.prefix);
-        let result = self.results.put_in_place(&name, digest);
+        let result = self.results.put_in_place(&name, digest, self.results.edited);
         result.map_err(|source| ExportError::Io { path: self.results.out.join(name), source })
     }
 }

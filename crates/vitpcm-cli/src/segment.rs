@@ -15,11 +15,11 @@ use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports};
 use crate::mask_formats::{self, Format, written_per_image};
 use crate::outcome::{Outcome, described, usage};
 use crate::output;
-use crate::report::MaskLinks;
 use crate::planned_results::{Planned, PlannedResults};
+use crate::report::MaskLinks;
 use crate::results_folder::{ResultsFolder, Start};
-use crate::segment_report::{Ending, ReportOptions, SegmentReport, Truths};
 use crate::segment_report;
+use crate::segment_report::{Ending, ReportOptions, SegmentReport, Truths};
 use crate::session::Session;
 use crate::unsure_options::UnsureOptions;
 use anyhow::{anyhow, bail};
@@ -250,7 +250,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         ));
     }
     if num_changed > 0 {
-        messages.note(format!("{num_changed} images or their tags changed since; they are segmented again"));
+        messages.note(format!("segmented again because the image or its tags changed since: {num_changed}"));
     }
     let start = if args.resume { Start::Resumed } else { Start::Fresh };
     let results = ResultsFolder::open(&args.out, record, start, ("segment", settings), ranks)?;

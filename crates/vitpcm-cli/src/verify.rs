@@ -185,7 +185,8 @@ fn check_outputs(
     session: &Session,
 ) -> anyhow::Result<()> {
     let images = images.into_iter().flatten();
-    let images = images.flat_map(|MaskedImage { image, mask, scores, .. }| [image, mask, scores].map(PathBuf::as_path));
+    let images = images
+        .flat_map(|MaskedImage { image, mask, scores, .. }| [image, mask, scores].map(PathBuf::as_path));
     let class_list = args.masks.join(CLASS_LIST);
     let files = [&args.list, &args.val_list, &args.weights].into_iter().flatten().map(PathBuf::as_path);
     let named = [&config.teacher.model].into_iter().chain(&args.classes).map(Path::new);

@@ -55,15 +55,11 @@ impl Encoder {
         let content = match format {
             ExportFormat::Png => files(vec![png(&mask)]),
             ExportFormat::Coco => Content::CocoObjects(coco::objects(&mask, options)),
-            ExportFormat::Yolo => {
-                files(vec![yolo::labels(&mask, options.polygon_error).into_bytes()])
-            }
+            ExportFormat::Yolo => files(vec![yolo::labels(&mask, options.polygon_error).into_bytes()]),
             ExportFormat::LabelStudio => {
                 Content::Task(label_studio::task(image.file_name, &mask, classes, options))
             }
-            ExportFormat::Cvat => {
-                files(vec![png(&mask), png(&cvat::object_mask(&mask, options.objects))])
-            }
+            ExportFormat::Cvat => files(vec![png(&mask), png(&cvat::object_mask(&mask, options.objects))]),
             ExportFormat::Labelme => {
                 files(vec![labelme::file(image.file_name, &mask, classes, options).into_bytes()])
             }

@@ -196,21 +196,28 @@ impl MaskSet {
             files.extend(photograph.clone());
             match place {
                 Place::Png(path) | Place::Labelme(path) | Place::Yolo(path) => files.push(path.clone()),
-                Place::Coco(source) => files.push(source.path().to_path_buf()),
-                Place::LabelStudio { tasks, .. } => {
-                    files.push(tasks.clone());
-                    files.push(tasks.with_file_name(label_studio::INTERFACE_FILE));
+                Place::Cvat { store, entry } if store.archive.is_none() => {
+                    files.push(store.path.join(entry));
                 }
-                Place::Cvat { store, entry } => match store.archive {
-                    Some(_) => files.push(store.path.clone()),
-                    None => files.push(store.path.join(entry)),
-                },
+                // One file with all masks.
+                Place::Coco(_) | Place::LabelStudio { .. } | Place::Cvat { .. } => {}
             }
         }
-        let lists = [CLASS_LIST, labelme::LABELS_FILE, yolo::DATA_FILE, cvat::LABEL_MAP];
-        files.extend(lists.map(|name| self.path.join(name)));
-        files.sort_unstable();
-        files.dedup();
+        let names = [
+            CLASS_LIST,
+            crate::coco::FILE,
+            cvat::LABEL_MAP,
+            label_studio::INTERFACE_FILE,
+            label_studio::TASKS_FILE,
+            labelme::LABELS_FILE,
+            yolo::DATA_FILE,
+        ];
+        match self.path.is_dir() {
+            true => files.extend(names.map(|name| self.path.join(name))),
+            false => {
+                files.extend([self.path.clone(), self.path.with_file_name(label_studio::INTERFACE_FILE)])
+            }
+        }
         files
     }
 

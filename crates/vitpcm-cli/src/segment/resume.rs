@@ -47,8 +47,7 @@ const NOT_OF_RESULTS: [&str; 28] = [
 pub(super) fn settings(args: &Args, session: &Session) -> anyhow::Result<Settings> {
     let options = session.invocation.options.iter();
     let options = options.filter(|option| !NOT_OF_RESULTS.contains(&option.name.as_str()));
-    let mut settings: Settings =
-        options.map(|option| (option.name.clone(), option.value.clone())).collect();
+    let mut settings: Settings = options.map(|option| (option.name.clone(), option.value.clone())).collect();
     let model = match &args.model {
         Some(path) => sha256_of_file(path).with_context(|| format!("{}", path.display()))?,
         None => format!("embedded in vitpcm {}", env!("CARGO_PKG_VERSION")),

@@ -175,7 +175,11 @@ impl Stages<'_> {
         let (classes, tags) = (self.segmenter.classes(), &segmentation.tags[..]);
         let results = Results { image, mask: &mask, scores_on_grid: scores, alignment, classes, tags };
         for format in written_per_image(&self.args.format, &self.args.export) {
-            self.results.publish(&format.write(&self.results.staging(), &input.name, &results)?)?;
+            let files = format.write(&self.results.staging(), &input.name, &results)?;
+            match format.is_done(&self.args.out, &input.name, self.args.limits().max_pixels) {
+                true => self.results.publish(&files)?,
+                false => self.results.publish_over_damage(&files)?,
+            }
         }
         Ok(mask)
     }
