@@ -72,10 +72,10 @@ impl PlannedResults<'_> {
         let mut by_name: HashMap<String, &Planned<'_>> = HashMap::with_capacity(self.images.len());
         for image in &self.images {
             let name = stem(&image.file_name);
-            if let Some(first) = by_name.insert(name.to_lowercase(), image) {
-                if stem(&first.file_name) == name || folds_case(self.out) {
-                    return Err(shared(first.input, image.input, &self.out.join(name)));
-                }
+            if let Some(first) = by_name.insert(name.to_lowercase(), image)
+                && (stem(&first.file_name) == name || folds_case(self.out))
+            {
+                return Err(shared(first.input, image.input, &self.out.join(name)));
             }
         }
         Ok(())

@@ -65,7 +65,9 @@ impl ResultsFolder {
     ) -> anyhow::Result<ResultsFolder> {
         let FolderRecord { run, files, .. } = record;
         let folder = out.join(FOLDER);
-        let going_on = run.filter(|_| start == Start::Resumed);
+        // A run with other settings that has done no image is not gone on with.
+        let is_same = |run: &Run| run.command == command && run.settings == settings;
+        let going_on = run.filter(|run| start == Start::Resumed && is_same(run));
         let (id, is_new) = match going_on {
             Some(run) => (run.id, false),
             None => (since_1970().as_nanos() as u64, true),

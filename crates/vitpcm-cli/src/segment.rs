@@ -91,7 +91,7 @@ pub(crate) struct Args {
         value_name = "FORMAT,…"
     )]
     format: Vec<Format>,
-    /// Skip images whose results are there and whole
+    /// Skip images that are done and have not changed since; the model and the options must be the same
     #[arg(long)]
     resume: bool,
     /// Write the tags of each image, with their probabilities, as JSON; `-` prints them

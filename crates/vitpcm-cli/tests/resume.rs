@@ -174,6 +174,19 @@ fn a_folder_of_an_earlier_version_is_gone_on_with() {
 }
 
 #[test]
+fn settings_are_those_of_the_run_that_did_the_first_image() {
+    let stage = Stage::new();
+    fs::create_dir(stage.path("none")).unwrap();
+    fs::write(stage.path("none/broken.png"), "no image").unwrap();
+    let base = ["segment", "none", "--model=model-0.safetensors", "--size=64", "--out=out", "--no-tags"];
+    stage.check(&base, 3);
+    stage.segment(&["--no-tags", "--resume", "--crf"], 0);
+    let stderr = stage.segment(&["--no-tags", "--resume"], 2);
+    assert!(stderr.contains("--crf was true and is false now"), "{stderr}");
+    stage.segment(&["--no-tags", "--resume", "--crf"], 0);
+}
+
+#[test]
 fn a_record_that_was_cut_short_does_no_harm() {
     let stage = Stage::new();
     stage.segment(&["--no-tags"], 0);
