@@ -50,7 +50,7 @@ pub(crate) struct Args {
 pub(crate) fn attention(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
     let mapper = open_mapper(args, session).map_err(usage)?;
-    let mut inputs = image_inputs::collect(&args.paths, messages)?;
+    let mut inputs = image_inputs::collect(&args.paths, |_| false, messages)?;
     if let Some(list) = &args.list {
         let names: HashSet<String> = read_names(list).map_err(usage)?.into_iter().collect();
         let is_listed = |input: &Input| {
@@ -62,11 +62,17 @@ pub(crate) fn attention(args: &Args, session: &Session) -> anyhow::Result<Outcom
             bail!("none of the images is listed in {}", list.display());
         }
     }
-    let _lock = output::lock_folder(&args.out, "attention")?;
     let folders: Vec<PathBuf> = (1..=mapper.num_heads())
         .map(|head| args.out.join(format!("head-{head}")))
         .chain([args.out.join("mean")])
         .collect();
+    let masks = |folder: &PathBuf| {
+        let mask = |input: &Input| mask_path(folder, input);
+        inputs.images.iter().map(mask).chain([folder.join(CLASS_LIST)]).collect::<Vec<_>>()
+    };
+    let read = inputs.images.iter().map(|input| &input.path).chain(&args.weights).chain(&args.list);
+    session.check_outputs(read, folders.iter().flat_map(masks))?;
+    let _lock = output::lock_folder(&args.out, "attention")?;
     for folder in &folders {
         std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
         output::write_file(&folder.join(CLASS_LIST), b"foreground\n")?;
@@ -113,6 +119,10 @@ fn open_mapper(args: &Args, session: &Session) -> anyhow::Result<AttentionMapper
     })
 }
 
+fn mask_path(folder: &Path, input: &Input) -> PathBuf {
+    folder.join(format!("{}.png", input.name))
+}
+
 fn write_masks(
     args: &Args,
     mapper: &AttentionMapper,
@@ -125,7 +135,7 @@ fn write_masks(
     )?)?;
     let mean = maps.mean();
     for (map, folder) in maps.heads.iter().chain([&mean]).zip(folders) {
-        let path = folder.join(format!("{}.png", input.name));
+        let path = mask_path(folder, input);
         std::fs::create_dir_all(path.parent().unwrap_or(folder))?;
         write_label_png(&path, &maps.foreground(map, args.mass)?)?;
     }

@@ -94,6 +94,7 @@ pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         return Err(usage(anyhow::anyhow!("{}: there is no such folder or file", args.path.display())));
     }
     let dataset = Dataset::open(&args.path, &args.reading.open_options(session.seed))?;
+    session.check_outputs(dataset.files(), args.json.clone())?;
     let options = InspectOptions {
         limits: args.reading.image_limits(),
         depth: if args.headers_only { InspectDepth::Headers } else { InspectDepth::Content },

@@ -2,7 +2,7 @@
 //! segment images held out, score them against the masks it knows, write a report.
 
 use crate::demo_report::{DemoReport, Example, ScoreRow};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, usage};
 use crate::output;
 use crate::report::Curves;
 use crate::session::Session;
@@ -10,7 +10,7 @@ use crate::train;
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 use vitpcm::{CrfParams, RawScores, Segmenter, SegmenterOptions, TagMode, refined_label_map};
-use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions, read_image};
+use vitpcm_data::{DataError, Dataset, DrawnScenes, ImageLimits, OpenOptions, read_image};
 use vitpcm_masks::{ConfusionMatrix, LabelMap, Scores, write_label_png};
 use vitpcm_train::{Backbone, Ending, Start, TrainConfig, TrainData, TrainJob};
 
@@ -41,7 +41,7 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
     let scenes = DrawnScenes { seed: session.seed, side: SIDE };
     if let Some(folder) = &args.data_only {
-        scenes.write(folder, NUM_TRAIN, NUM_HELD_OUT)?;
+        draw(&scenes, folder)?;
         let folder = folder.display();
         output::result(&format!(
             "{} tagged images are in {folder}; try\n  vitpcm data inspect {folder}\n  vitpcm train --data {folder} --out run --preset demo\n",
@@ -52,7 +52,7 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let (data, run, masks) = (args.out.join("data"), args.out.join("run"), args.out.join("masks"));
     let _lock = output::lock_folder(&args.out, "demo")?;
     messages.note(format!("1/4 drawing {NUM_TRAIN} images with tags, and {NUM_HELD_OUT} to be held out"));
-    scenes.write(&data, NUM_TRAIN, NUM_HELD_OUT)?;
+    draw(&scenes, &data)?;
     let dataset = Dataset::open(&data, &OpenOptions::default())?;
 
     messages.note("2/4 training a small network from the tags alone");
@@ -84,6 +84,13 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     output::write_file(&path, report.html(&session.invocation).as_bytes())?;
     output::result(&format!("{}\nthe report is {}\n", report.table(), path.display()))?;
     Ok(Outcome::Done)
+}
+
+fn draw(scenes: &DrawnScenes, folder: &Path) -> anyhow::Result<()> {
+    scenes.write(folder, NUM_TRAIN, NUM_HELD_OUT).map_err(|error| match error {
+        DataError::InTheWay { .. } => usage(error),
+        _ => error.into(),
+    })
 }
 
 /// Ways to make a mask, each scored over all held-out images.

@@ -2,6 +2,7 @@
 
 use crate::class_names;
 use crate::evaluate_foreground::{self, Folders};
+use crate::file_guard;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output::{self, Messages};
@@ -13,7 +14,8 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use vitpcm_masks::{
-    Classes, ConfusionMatrix, MaskError, MaskPairs, Scores, confusion_svg, evaluate_pairs, text_file,
+    Classes, ConfusionMatrix, MaskError, MaskPairs, Scores, confusion_svg, evaluate_pairs, mask_files,
+    text_file,
 };
 
 #[derive(clap::Args)]
@@ -72,6 +74,7 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
     let messages = &session.messages;
     let names = args.list.as_deref().map(read_names).transpose().map_err(usage)?;
     let max_pixels = args.max_megapixels.saturating_mul(1_000_000);
+    check_outputs(args, session)?;
     if args.foreground {
         let folders = Folders { predictions: &args.pred, truth: &args.truth, names: names.as_deref() };
         return evaluate_foreground::evaluate(&folders, max_pixels, args.json.as_deref(), messages);
@@ -123,6 +126,22 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
         output::write_file(path, confusion_svg(&matrix, &classes).as_bytes())?;
     }
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
+}
+
+/// Refuses to write over masks or lists, and both results to one file.
+fn check_outputs(args: &Args, session: &Session) -> anyhow::Result<()> {
+    let folders = || args.pred.iter().chain([&args.truth]);
+    let masks = folders().flat_map(|folder| mask_files(folder).unwrap_or_default().into_values());
+    let class_lists = folders().map(|folder| folder.join(class_names::CLASS_LIST));
+    let lists = args.list.iter().cloned().chain(args.classes.iter().map(PathBuf::from));
+    let outputs = args.json.iter().chain(&args.picture).cloned();
+    session.check_outputs(masks.chain(class_lists).chain(lists), outputs)?;
+    match (&args.json, &args.picture) {
+        (Some(json), Some(picture)) if file_guard::is_same_place(json, picture) => {
+            Err(usage(anyhow!("{}: --json and --picture name one file", json.display())))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn class_list(args: &Args) -> anyhow::Result<Option<Classes>> {

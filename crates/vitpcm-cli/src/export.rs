@@ -1,11 +1,14 @@
 //! `vitpcm export`: finished masks in the formats of other tools, whichever of those formats they are in.
 
 use crate::class_names;
+use crate::folder_record::{self, FolderRecord, Settings};
 use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports, Pass, format_parser};
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output;
+use crate::planned_results::{Planned, PlannedResults};
+use crate::results_folder::{ResultsFolder, Start};
 use crate::session::Session;
 use anyhow::{anyhow, bail};
 use std::path::{Path, PathBuf};
@@ -86,11 +89,17 @@ pub(crate) fn export(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         }
     };
     let images: Vec<Finished<'_>> = (0..set.len()).map(finished).collect();
-    let _lock = output::lock_folder(&args.out, "export")?;
     let (formats, classes) = (&args.format[..], set.classes());
-    let exports = MaskExports { formats, args: &args.export, classes, out: &args.out, limits };
+    check_outputs(args, &set, &images, session)?;
+    let record = FolderRecord::read(&args.out)?;
+    let _lock = output::lock_folder(&args.out, "export")?;
+    let run = ("export", Settings::new());
+    let results = ResultsFolder::open(&args.out, record, Start::Fresh, run, session.ranks)?;
+    let exports = MaskExports { formats, args: &args.export, classes, out: &results, limits };
     let interrupt = Interrupt::listen();
-    let Pass::Whole { num_failed } = exports.write(&images, messages, Some(&interrupt))? else {
+    let pass = exports.write(&images, messages, Some(&interrupt))?;
+    results.say_what_was_edited(messages);
+    let Pass::Whole { num_failed } = pass else {
         messages.note("interrupted; nothing half-written is left");
         return Ok(Outcome::Interrupted);
     };
@@ -103,4 +112,24 @@ pub(crate) fn export(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         bail!("none of the masks could be exported");
     }
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
+}
+
+/// Refuses to write over the masks and what names them, over images and over scores.
+fn check_outputs(
+    args: &Args,
+    set: &MaskSet,
+    images: &[Finished<'_>],
+    session: &Session,
+) -> anyhow::Result<()> {
+    let planned = PlannedResults {
+        out: &args.out,
+        formats: &[],
+        exports: &args.format,
+        classes: set.classes(),
+        others: vec![folder_record::record_file(&args.out, 0)],
+        images: images.iter().map(|image| Planned::of(image, &args.export)).collect(),
+    };
+    let scores = images.iter().filter_map(|image| image.scores.clone());
+    let class_list = args.classes.iter().map(PathBuf::from);
+    planned.check(set.files().into_iter().chain(scores).chain(class_list), session)
 }

@@ -1,8 +1,9 @@
 //! Which images a command works on, what their results are called, and which tags are known of them.
 
+use crate::outcome::usage;
 use crate::output::Messages;
-use anyhow::{Context, bail};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use anyhow::{Context, anyhow, bail};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::ops::Not;
 use std::path::{Path, PathBuf};
@@ -22,10 +23,15 @@ pub(crate) struct Inputs {
     pub(crate) num_failed: usize,
 }
 
-/// All images of the paths given. What cannot be listed, or would overwrite another's result, is named.
-pub(crate) fn collect(paths: &[PathBuf], messages: &Messages) -> anyhow::Result<Inputs> {
+/// All images of the paths given but those that are `results` of an earlier run. What cannot be listed is named; two images
+/// whose results would have one name are refused.
+pub(crate) fn collect(
+    paths: &[PathBuf],
+    is_result: impl Fn(&Path) -> bool,
+    messages: &Messages,
+) -> anyhow::Result<Inputs> {
     let mut inputs = Inputs { images: Vec::new(), num_failed: 0 };
-    let mut names = HashSet::new();
+    let mut names: HashMap<String, usize> = HashMap::new();
     for path in paths {
         if !path.exists() {
             messages.failure(format!("{}: there is no such file or folder", path.display()));
@@ -37,15 +43,17 @@ pub(crate) fn collect(paths: &[PathBuf], messages: &Messages) -> anyhow::Result<
             messages.failure(problem);
             inputs.num_failed += 1;
         }
-        for ImageFile { path, name } in images {
-            let stem = Path::new(&name).with_extension("").to_string_lossy().into_owned();
-            if names.insert(stem.clone()) {
-                inputs.images.push(Input { path, name: stem });
-            } else {
-                let reason = format!("another image's results are called {stem} too; rename one of them");
-                messages.failure(format!("{}: {reason}", path.display()));
-                inputs.num_failed += 1;
+        for ImageFile { path, name } in images.into_iter().filter(|image| !is_result(&image.path)) {
+            let name = Path::new(&name).with_extension("").to_string_lossy().into_owned();
+            if let Some(first) = names.insert(name.clone(), inputs.images.len()) {
+                return Err(usage(anyhow!(
+                    "{} and {}: the results of both would be called {name}; rename one of them, or use two output \
+                     folders",
+                    inputs.images[first].path.display(),
+                    path.display()
+                )));
             }
+            inputs.images.push(Input { path, name });
         }
     }
     if inputs.images.is_empty() {
@@ -60,6 +68,8 @@ pub(crate) struct TagTable {
     by_path: HashMap<PathBuf, Vec<usize>>,
     /// For copies of a data set's images that lie elsewhere; `None` where a name stands for several images.
     by_file_name: HashMap<OsString, Option<Vec<usize>>>,
+    /// What it was read from.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 impl TagTable {
@@ -72,7 +82,7 @@ impl TagTable {
         split: Option<&str>,
         difficult: Difficult,
     ) -> anyhow::Result<TagTable> {
-        let mut table = TagTable { by_path: HashMap::new(), by_file_name: HashMap::new() };
+        let mut table = TagTable { by_path: HashMap::new(), by_file_name: HashMap::new(), files: Vec::new() };
         let mut unknown: BTreeMap<String, usize> = BTreeMap::new();
         for path in paths {
             let folder = if path.is_dir() { path.as_path() } else { path.parent().unwrap_or(Path::new(".")) };
@@ -81,6 +91,7 @@ impl TagTable {
             let images = (!file.is_dir()).then(|| folder.to_path_buf());
             let options = OpenOptions { images, difficult, ..OpenOptions::default() };
             let dataset = Dataset::open(file, &options)?;
+            table.files.extend(dataset.sources().map(Path::to_path_buf));
             for image in images_of(&dataset, split).with_context(|| format!("{}", file.display()))? {
                 let mut tags = Vec::with_capacity(image.tags.len());
                 for tag in image.tags.iter() {

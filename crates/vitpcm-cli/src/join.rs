@@ -41,6 +41,10 @@ pub(crate) fn join(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         return Err(usage(anyhow::anyhow!("no mask (.png) of {first} has one of the same name in {second}")));
     }
     let class_list = class_list(args).map_err(usage)?;
+    let masks = found.pairs.iter().flat_map(|pair| [pair.prediction.clone(), pair.truth.clone()]);
+    let lists = [&args.first, &args.second].map(|folder| folder.join(CLASS_LIST));
+    let outputs = found.pairs.iter().map(|pair| joined_path(args, pair));
+    session.check_outputs(masks.chain(lists), outputs.chain([args.out.join(CLASS_LIST)]))?;
     let _lock = output::lock_folder(&args.out, "join")?;
     let alone: Vec<_> = found.without_truth.iter().chain(&found.without_prediction).collect();
     for name in &alone {
@@ -89,6 +93,10 @@ fn class_list(args: &Args) -> anyhow::Result<Option<String>> {
     }
 }
 
+fn joined_path(args: &Args, pair: &MaskPair) -> PathBuf {
+    args.out.join(pair.prediction.strip_prefix(&args.first).unwrap_or(&pair.prediction))
+}
+
 fn join_one(args: &Args, pair: &MaskPair) -> anyhow::Result<()> {
     let (first, second) = (&pair.prediction, &pair.truth);
     let (own, other) = (read_label_png(first)?, read_label_png(second)?);
@@ -97,7 +105,7 @@ fn join_one(args: &Args, pair: &MaskPair) -> anyhow::Result<()> {
         false => own.joined(&other, args.share),
     }
     .with_context(|| format!("{} and {}", first.display(), second.display()))?;
-    let to = args.out.join(first.strip_prefix(&args.first).unwrap_or(first));
+    let to = joined_path(args, pair);
     if let Some(folder) = to.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
     }

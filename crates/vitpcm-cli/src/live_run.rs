@@ -4,6 +4,7 @@
 use crate::interrupt::Interrupt;
 use crate::output::Messages;
 use indicatif::{ProgressBar, ProgressStyle};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -34,6 +35,22 @@ impl Resuming {
             (true, true) => Start::ResumeWithChangedImages,
         }
     }
+}
+
+/// The files of a run folder that are written more than once.
+pub(crate) fn files(out: &Path) -> [PathBuf; 9] {
+    [
+        "config.toml",
+        "model.safetensors",
+        "metrics.csv",
+        "thresholds.csv",
+        "scores.json",
+        "report.html",
+        ".report/validation.jsonl",
+        "last/state.safetensors",
+        "last/images.jsonl",
+    ]
+    .map(|name| out.join(name))
 }
 
 /// A few live lines on a terminal: where we are, a bar of steps, what the last one gave.

@@ -13,11 +13,14 @@ mod demo_report;
 mod evaluate;
 mod evaluate_foreground;
 mod export;
+mod file_guard;
+mod folder_record;
 mod image_inputs;
 mod initial_weights;
 mod interrupt;
 mod invocation;
 mod join;
+mod json_lines;
 mod live_run;
 mod man;
 mod mask_exports;
@@ -30,9 +33,11 @@ mod model_random;
 mod number_bounds;
 mod outcome;
 mod output;
+mod planned_results;
 mod printable;
 mod refine;
 mod report;
+mod results_folder;
 mod segment;
 mod segment_report;
 mod serve;
@@ -201,7 +206,7 @@ fn dispatch(command: Command, session: &Session) -> anyhow::Result<Outcome> {
         Command::Completions(args) => completions::completions(&args, Cli::command()),
         Command::Man(args) => man::man(&args, Cli::command(), session),
         Command::Data(DataCommand::Inspect(args)) => data_inspect::inspect(&args, session),
-        Command::Model(ModelCommand::Inspect(args)) => model_inspect::inspect(&args),
+        Command::Model(ModelCommand::Inspect(args)) => model_inspect::inspect(&args, session),
         Command::Model(ModelCommand::Convert(args)) => model_convert::convert(&args, session),
         Command::Model(ModelCommand::Average(args)) => model_average::average(&args, session),
         Command::Model(ModelCommand::Random(args)) => model_random::random(&args, session),

@@ -17,10 +17,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn man(args: &Args, mut command: Command, session: &Session) -> anyhow::Result<Outcome> {
-    std::fs::create_dir_all(&args.out).with_context(|| format!("{}", args.out.display()))?;
     // Gives the commands their full names and the common options.
     command.build();
-    let mut num_pages = 0;
+    let mut contents = Vec::new();
     let mut pages = vec![command];
     while let Some(command) = pages.pop() {
         // clap's own `help` command says nothing that the pages do not.
@@ -29,9 +28,14 @@ pub(crate) fn man(args: &Args, mut command: Command, session: &Session) -> anyho
         let name = command.get_display_name().unwrap_or(command.get_name()).to_string();
         let mut page = Vec::new();
         clap_mangen::Man::new(command).render(&mut page).with_context(|| name.clone())?;
-        output::write_file(&args.out.join(format!("{name}.1")), &page)?;
-        num_pages += 1;
+        contents.push((args.out.join(format!("{name}.1")), page));
     }
+    session.check_outputs([""; 0], contents.iter().map(|(path, _)| path.clone()))?;
+    std::fs::create_dir_all(&args.out).with_context(|| format!("{}", args.out.display()))?;
+    for (path, page) in &contents {
+        output::write_file(path, page)?;
+    }
+    let num_pages = contents.len();
     session.messages.note(format!("{num_pages} manual pages are in {}", args.out.display()));
     Ok(Outcome::Done)
 }

@@ -6,6 +6,7 @@ use crate::interrupt::Interrupt;
 use crate::number_bounds;
 use crate::outcome::{described, usage};
 use crate::output::Messages;
+use crate::results_folder::{ExportFolder, ResultsFolder};
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -13,8 +14,8 @@ use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 use vitpcm_data::ImageLimits;
 use vitpcm_exports::{
-    CocoShape, Destination, EncodedImage, Encoder, ExportFormat, ExportOptions, Exporter, Folder,
-    LabelledImage, MaskSet, Objects, Photograph, Scores, Zip,
+    CocoShape, Destination, EncodedImage, Encoder, ExportFormat, ExportOptions, Exporter, LabelledImage,
+    MaskSet, Objects, Photograph, Scores, Zip,
 };
 use vitpcm_masks::atomic_file::AtomicFile;
 use vitpcm_masks::{Classes, LabelMap, StoredScores, read_label_png_within};
@@ -23,7 +24,7 @@ use vitpcm_masks::{Classes, LabelMap, StoredScores, read_label_png_within};
 const AHEAD: usize = 4;
 
 /// What CVAT imports, within the format's folder.
-const CVAT_FILE: &str = "segmentation-mask-1.1.zip";
+pub(crate) const CVAT_FILE: &str = "segmentation-mask-1.1.zip";
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Export options")]
@@ -89,6 +90,11 @@ impl ExportArgs {
             image_prefix: self.image_prefix.clone(),
             ..ExportOptions::default()
         }
+    }
+
+    /// Whether photographs are put beside labels.
+    pub(crate) fn places_images(&self) -> bool {
+        !matches!(self.place_images, PlaceWord::None)
     }
 
     /// Refuses options that mean nothing to any of the formats.
@@ -167,7 +173,7 @@ pub(crate) struct MaskExports<'a> {
     pub(crate) args: &'a ExportArgs,
     pub(crate) classes: &'a Classes,
     /// Each format has a folder of its own name in this one; `png` writes straight into it.
-    pub(crate) out: &'a Path,
+    pub(crate) out: &'a ResultsFolder,
     /// What is refused before it is read.
     pub(crate) limits: ImageLimits,
 }
@@ -205,25 +211,23 @@ impl MaskExports<'_> {
     ) -> anyhow::Result<Pass> {
         let mut has_failed = vec![false; images.len()];
         for &format in self.formats {
-            let folder = match format {
-                ExportFormat::Png => self.out.to_path_buf(),
-                _ => self.out.join(format.name()),
-            };
-            std::fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+            let folder = if format == ExportFormat::Png { "" } else { format.name() };
             let pass = Images { images, has_failed: &mut has_failed, messages, interrupt };
             let is_whole = match format {
                 ExportFormat::Cvat => {
-                    let path = folder.join(CVAT_FILE);
-                    let file = AtomicFile::create(&path).with_context(|| format!("{}", path.display()))?;
+                    let name = format!("{folder}/{CVAT_FILE}");
+                    let file = self.out.staged(&name).and_then(|path| AtomicFile::create(&path));
+                    let file = file.with_context(|| name.clone())?;
                     match self.write_to(format, Zip::new(file), pass)? {
                         Some(archive) => {
-                            archive.finish()?.commit().with_context(|| format!("{}", path.display()))?;
+                            archive.finish()?.commit().with_context(|| name.clone())?;
+                            self.out.publish(&[name])?;
                             true
                         }
                         None => false,
                     }
                 }
-                _ => self.write_to(format, Folder::new(folder), pass)?.is_some(),
+                _ => self.write_to(format, ExportFolder::new(self.out, folder), pass)?.is_some(),
             };
             if !is_whole {
                 return Ok(Pass::Stopped);

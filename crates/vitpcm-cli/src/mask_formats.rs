@@ -116,6 +116,30 @@ impl Format {
         }
     }
 
+    /// The folder of its results, for those that do not lie straight in the output folder.
+    pub(crate) fn folder(self) -> Option<&'static str> {
+        match self {
+            Format::Png => None,
+            Format::Overlay => Some("overlay"),
+            Format::Heatmap => Some("heatmap"),
+            Format::Npy => Some("npy"),
+            Format::Npz => Some("npz"),
+            Format::Export(export) => Some(export.name()),
+        }
+    }
+
+    /// All files that the results of an image may be.
+    pub(crate) fn files(self, out: &Path, name: &str, classes: &Classes) -> Vec<PathBuf> {
+        let path = self.file(out, name);
+        match self {
+            Format::Heatmap => {
+                let names = classes.names().iter().enumerate();
+                names.map(|(class, name)| path.join(heat_map_name(class, name))).collect()
+            }
+            _ => vec![path],
+        }
+    }
+
     /// Whether the result is there and whole; a mask of at most `max_pixels` pixels.
     pub(crate) fn is_done(self, out: &Path, name: &str, max_pixels: u64) -> bool {
         let path = self.file(out, name);
@@ -128,13 +152,15 @@ impl Format {
         }
     }
 
-    pub(crate) fn write(self, out: &Path, name: &str, results: &Results<'_>) -> anyhow::Result<()> {
+    /// Writes an image's results below a folder; gives their names there.
+    pub(crate) fn write(self, out: &Path, name: &str, results: &Results<'_>) -> anyhow::Result<Vec<String>> {
         let path = self.file(out, name);
         let folder = if self == Format::Heatmap { Some(path.as_path()) } else { path.parent() };
         if let Some(folder) = folder {
             std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
         }
         let image_size = (results.image.width() as usize, results.image.height() as usize);
+        let mut written = vec![path.clone()];
         match self {
             Format::Png => write_label_png(&path, results.mask)?,
             Format::Overlay => {
@@ -147,15 +173,18 @@ impl Format {
                 StoredScores { scores, classes, image_size, alignment }.write(&path)?;
             }
             Format::Heatmap => {
+                written.clear();
                 for &class in results.tags.iter().chain([&0]) {
                     let file = path.join(heat_map_name(class, &results.classes.names()[class]));
                     heat_map(results.scores_on_grid, class, image_size).write_png(&file)?;
+                    written.push(file);
                 }
             }
             // Nothing image by image: `written_per_image` leaves exports out.
-            Format::Export(_) => {}
+            Format::Export(_) => written.clear(),
         }
-        Ok(())
+        let name_of = |path: &PathBuf| path.strip_prefix(out).unwrap_or(path).to_string_lossy().into_owned();
+        Ok(written.iter().map(name_of).collect())
     }
 }
 

@@ -24,6 +24,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn average(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    session.check_outputs(&args.models, [args.out.clone()])?;
     let files = args.models.iter().map(WeightFile::open).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<String> = args.models.iter().map(|path| path.display().to_string()).collect();
     let of_these = |error| usage(anyhow!("{}: {error}", names.join(", ")));

@@ -4,7 +4,7 @@ use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, usage};
 use crate::session::Session;
 use anyhow::{anyhow, bail};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use vitpcm::{DeepLabModel, Device, Model, Storage};
 use vitpcm_nets::{FileSummary, WeightFile, inspect, shrink_weights};
 
@@ -35,7 +35,17 @@ enum Store {
     I8,
 }
 
+/// The file, and the weights beside a description in TensorFlow.js' format.
+fn inputs(file: &Path) -> Vec<PathBuf> {
+    let is_description = file.extension().is_some_and(|extension| extension == "json");
+    let beside = file.parent().filter(|_| is_description).into_iter().flat_map(std::fs::read_dir).flatten();
+    let weights = beside.flatten().map(|entry| entry.path());
+    let is_shard = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "bin");
+    weights.filter(is_shard).chain([file.to_path_buf()]).collect()
+}
+
 pub(crate) fn convert(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    session.check_outputs(inputs(&args.file), [args.out.clone()])?;
     let file = WeightFile::open(&args.file)?;
     // The norms of a verification network keep their numbers: some are beyond f16.
     let storage = match (args.store, DeepLabModel::is_in(&file)) {

@@ -2,6 +2,7 @@
 
 use crate::outcome::Outcome;
 use crate::output;
+use crate::session::Session;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -46,7 +47,8 @@ impl fmt::Display for Checksums {
     }
 }
 
-pub(crate) fn inspect(args: &Args) -> anyhow::Result<Outcome> {
+pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    session.check_outputs([&args.file], args.json.clone())?;
     let summary = vitpcm_nets::inspect(&args.file)?;
     let file = WeightFile::open(&args.file)?;
     // Other programs' files may hold arrays that no network of ours reads.

@@ -23,6 +23,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn random(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    session.check_outputs(&args.classes, [args.out.clone()])?;
     let classes = match &args.classes {
         Some(file) => Classes::from_file(file).map_err(usage)?,
         None => Classes::voc(),

@@ -2,12 +2,15 @@
 //! image each.
 
 use crate::crf_options::CrfOptions;
+use crate::folder_record::{self, FolderRecord, Settings};
 use crate::image_inputs::{self, Input};
 use crate::mask_exports::{ExportArgs, Finished, MaskExports};
 use crate::mask_formats::{self, Format, Results, written_per_image};
 use crate::number_bounds;
 use crate::outcome::{Outcome, described};
 use crate::output::{self, Messages};
+use crate::planned_results::{Planned, PlannedResults};
+use crate::results_folder::{ResultsFolder, Start};
 use crate::segment::finished;
 use crate::session::Session;
 use crate::unsure_options::UnsureOptions;
@@ -17,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vitpcm::Refinement;
 use vitpcm_data::{ImageLimits, read_image};
-use vitpcm_masks::StoredScores;
+use vitpcm_masks::{Classes, StoredScores};
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws images to try it on):\n  \
@@ -57,7 +60,8 @@ pub(crate) struct Args {
 pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let (messages, ranks) = (&session.messages, session.ranks);
     args.export.check(&mask_formats::exports(&args.format))?;
-    let inputs = image_inputs::collect(std::slice::from_ref(&args.images), session.common_messages())?;
+    let inputs =
+        image_inputs::collect(std::slice::from_ref(&args.images), |_| false, session.common_messages())?;
     let scores_of = |input: &Input| args.scores.join(format!("{}.npz", input.name));
     let with_scores: Vec<&Input> = inputs.images.iter().filter(|input| scores_of(input).is_file()).collect();
     if with_scores.is_empty() {
@@ -67,8 +71,12 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     if num_without > 0 {
         messages.note(format!("{num_without} images have no scores and are left out"));
     }
+    check_outputs(args, &with_scores, session)?;
+    let record = FolderRecord::read(&args.out)?;
+    ranks.any(false); // all have read the record
     let _lock = ranks.is_first().then(|| output::lock_folder(&args.out, "refine")).transpose()?;
-    ranks.any(false); // no rank begins before the folder is ours
+    let run = ("refine", Settings::new());
+    let results = ResultsFolder::open(&args.out, record, Start::Fresh, run, ranks)?;
 
     let refinement =
         Refinement { crf: Some(args.crf_options.params()), unsure: args.unsure_options.unsure_background() };
@@ -76,7 +84,7 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let own: Vec<&Input> = with_scores.iter().copied().skip(ranks.rank()).step_by(ranks.size()).collect();
     let bar = messages.progress_bar(own.len(), "refining");
     own.par_iter().for_each(|input| {
-        if let Err(error) = refine_one(args, input, &scores_of(input), &refinement) {
+        if let Err(error) = refine_one(args, input, &scores_of(input), &refinement, &results) {
             num_failed.fetch_add(1, Ordering::Relaxed);
             bar.suspend(|| messages.failure(described(&error)));
         }
@@ -86,9 +94,10 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let [num_failed] = ranks.sum_counts([num_failed.into_inner()]);
     let num_done = with_scores.len() - num_failed;
     let [num_not_exported] = ranks.sum_counts([match ranks.is_first() {
-        true => write_exports(args, &with_scores, messages)?,
+        true => write_exports(args, &with_scores, &results, messages)?,
         false => 0,
     }]);
+    results.say_what_was_edited(messages);
     let num_failed = inputs.num_failed + num_failed + num_not_exported;
     messages
         .note(format!("{num_done} masks refined, {num_failed} failed; masks are in {}", args.out.display()));
@@ -104,8 +113,33 @@ impl Args {
     }
 }
 
+/// Refuses masks that would replace an image, scores or each other.
+fn check_outputs(args: &Args, inputs: &[&Input], session: &Session) -> anyhow::Result<()> {
+    let exports = mask_formats::exports(&args.format);
+    let formats = written_per_image(&args.format, &args.export);
+    let files: Vec<Finished<'_>> = inputs.iter().map(|input| finished(&args.out, input)).collect();
+    let scores = |input: &&Input| args.scores.join(format!("{}.npz", input.name));
+    // Heat maps are named after classes, which the first file with scores names.
+    let classes = inputs.iter().find_map(|input| StoredScores::read(&scores(input)).ok());
+    let planned = PlannedResults {
+        out: &args.out,
+        formats: &formats,
+        exports: &exports,
+        classes: &classes.map_or_else(Classes::voc, |stored| stored.classes),
+        others: vec![folder_record::record_file(&args.out, session.ranks.rank())],
+        images: files.iter().map(|image| Planned::of(image, &args.export)).collect(),
+    };
+    let images = inputs.iter().map(|input| input.path.clone());
+    planned.check(images.chain(inputs.iter().map(scores)), session)
+}
+
 /// Writes the exports of all images that have a mask; gives the number of those that failed.
-fn write_exports(args: &Args, inputs: &[&Input], messages: &Messages) -> anyhow::Result<usize> {
+fn write_exports(
+    args: &Args,
+    inputs: &[&Input],
+    results: &ResultsFolder,
+    messages: &Messages,
+) -> anyhow::Result<usize> {
     let formats = mask_formats::exports(&args.format);
     if formats.is_empty() {
         return Ok(0);
@@ -117,7 +151,7 @@ fn write_exports(args: &Args, inputs: &[&Input], messages: &Messages) -> anyhow:
         formats: &formats,
         args: &args.export,
         classes: &classes,
-        out: &args.out,
+        out: results,
         limits: args.limits(),
     };
     let finished =
@@ -125,7 +159,13 @@ fn write_exports(args: &Args, inputs: &[&Input], messages: &Messages) -> anyhow:
     exports.write_what_is_there(finished, messages)
 }
 
-fn refine_one(args: &Args, input: &Input, scores: &Path, refinement: &Refinement) -> anyhow::Result<()> {
+fn refine_one(
+    args: &Args,
+    input: &Input,
+    scores: &Path,
+    refinement: &Refinement,
+    folder: &ResultsFolder,
+) -> anyhow::Result<()> {
     let stored = StoredScores::read_within(scores, args.limits().max_pixels)?;
     let image = read_image(&input.path, &args.limits())?;
     let image_size = (image.width() as usize, image.height() as usize);
@@ -147,5 +187,7 @@ fn refine_one(args: &Args, input: &Input, scores: &Path, refinement: &Refinement
         tags: &tags,
     };
     let formats = written_per_image(&args.format, &args.export);
-    formats.iter().try_for_each(|format| format.write(&args.out, &input.name, &results))
+    formats
+        .iter()
+        .try_for_each(|format| folder.publish(&format.write(&folder.staging(), &input.name, &results)?))
 }

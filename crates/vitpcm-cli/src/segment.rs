@@ -1,11 +1,14 @@
 //! `vitpcm segment`: masks for images. Decoding, the network and writing go on at the same time, a few images apart,
 //! so that memory does not grow with their number. Several ranks take every so manyth image each.
 
+mod resume;
 mod stages;
 
-use self::stages::{ImageTags, run_stages};
+use self::resume::{OwnResults, Progress, check_settings, settings};
+use self::stages::{ImageTags, Stages};
 use crate::class_names::{CLASS_LIST, class_list};
 use crate::crf_options::CrfOptions;
+use crate::folder_record::{self, FolderRecord};
 use crate::image_inputs::{self, Input, TagTable};
 use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports};
@@ -13,8 +16,11 @@ use crate::mask_formats::{self, Format, written_per_image};
 use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
 use crate::output;
+use crate::planned_results::{Planned, PlannedResults};
 use crate::report::MaskLinks;
-use crate::segment_report::{Ending, ReportOptions, SegmentReport, Start};
+use crate::results_folder::{ResultsFolder, Start};
+use crate::segment_report;
+use crate::segment_report::{Ending, ReportOptions, SegmentReport, Truths};
 use crate::session::Session;
 use crate::unsure_options::UnsureOptions;
 use anyhow::{anyhow, bail};
@@ -25,6 +31,7 @@ use vitpcm::{
     Segmentation, Segmenter, SegmenterOptions, Supervision, Symmetries, TagMode, Tiling, embedded_model,
 };
 use vitpcm_data::{Difficult, ImageLimits};
+use vitpcm_masks::Classes;
 use vitpcm_train::Ranks;
 
 #[derive(clap::Args)]
@@ -85,7 +92,7 @@ pub(crate) struct Args {
         value_name = "FORMAT,…"
     )]
     format: Vec<Format>,
-    /// Skip images whose results are there and whole
+    /// Skip images that are done and have not changed since; the model and the options must be the same
     #[arg(long)]
     resume: bool,
     /// Write the tags of each image, with their probabilities, as JSON; `-` prints them
@@ -179,6 +186,14 @@ impl TagSource {
         }
     }
 
+    /// The tags that a tag file gives an image.
+    fn recorded(&self, input: &Input) -> Option<&[usize]> {
+        match self {
+            TagSource::Table(table) => table.tags_of(&input.path),
+            TagSource::Given(_) | TagSource::Predicted { .. } | TagSource::Unknown => None,
+        }
+    }
+
     fn mode_of(&self, input: &Input) -> anyhow::Result<TagMode<'_>> {
         Ok(match self {
             TagSource::Given(tags) => TagMode::Given(tags),
@@ -197,47 +212,71 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     args.export.check(&mask_formats::exports(&args.format))?;
     let segmenter = open_segmenter(args, session)?;
     let tags = TagSource::new(args, &segmenter).map_err(usage)?;
-    let mut inputs = image_inputs::collect(&args.paths, session.common_messages())?;
+    let record = FolderRecord::read(&args.out)?;
+    let own = OwnResults::new(&args.out, &record);
+    let mut inputs = image_inputs::collect(&args.paths, |path| own.is_one(path), session.common_messages())?;
     if let (TagSource::Table(table), Some(split)) = (&tags, &args.split) {
         inputs.images.retain(|input| table.tags_of(&input.path).is_some());
         if inputs.images.is_empty() {
             bail!("none of the images belongs to the split `{split}`");
         }
     }
-    let _lock = ranks.is_first().then(|| output::lock_folder(&args.out, "segment")).transpose()?;
-    if ranks.is_first() {
-        let classes = class_list(segmenter.classes());
-        output::write_file(&args.out.join(CLASS_LIST), classes.as_bytes())?;
-    }
-
     let formats = written_per_image(&args.format, &args.export);
     let limits = args.limits();
-    let is_done = |input: &Input| {
+    let truths = args.report_options.truths(&args.paths, segmenter.classes())?;
+    let truths = truths.without(|path| own.is_one(path));
+    check_outputs(args, &inputs.images, &tags, &truths, segmenter.classes(), session)?;
+    let settings = settings(args, session)?;
+    if args.resume {
+        check_settings(args, &record, &settings)?;
+    }
+    ranks.any(false); // all have read the record
+    let _lock = ranks.is_first().then(|| output::lock_folder(&args.out, "segment")).transpose()?;
+    let own = inputs.images.iter().skip(ranks.rank()).step_by(ranks.size());
+    let is_there = |input: &Input| {
         formats.iter().all(|format| format.is_done(&args.out, &input.name, limits.max_pixels))
     };
-    let own = inputs.images.iter().skip(ranks.rank()).step_by(ranks.size());
-    let (done, todo): (Vec<&Input>, Vec<&Input>) = own.partition(|input| args.resume && is_done(input));
-    let [num_done] = ranks.sum_counts([done.len()]);
+    let progress = match args.resume {
+        true => Progress::resumed(own, &record, &tags, is_there),
+        false => Progress::fresh(own),
+    };
+    let [num_done, num_changed, num_found] = ranks.sum_counts(progress.counts());
     if num_done > 0 {
         messages.note(format!("{num_done} of {} images are done already", inputs.images.len()));
     }
+    if num_found > 0 {
+        messages.note(format!(
+            "{}: there is no record of how its results were made; {num_found} that are there and whole count as done",
+            args.out.display()
+        ));
+    }
+    if num_changed > 0 {
+        messages.note(format!("segmented again because the image or its tags changed since: {num_changed}"));
+    }
     let start = if args.resume { Start::Resumed } else { Start::Fresh };
-    let places = (args.out.as_path(), &args.paths[..]);
-    let mut report = SegmentReport::open(&args.report_options, start, places, segmenter.classes(), ranks)?;
+    let results = ResultsFolder::open(&args.out, record, start, ("segment", settings), ranks)?;
+    progress.note_found(&results, &tags)?;
+    if ranks.is_first() {
+        results.write_file(CLASS_LIST, class_list(segmenter.classes()).as_bytes())?;
+    }
+    let mut report =
+        SegmentReport::open(&args.report_options, start, (&args.out, truths), segmenter.classes(), ranks)?;
     let interrupt = Interrupt::listen();
     let started = Instant::now();
-    let written = run_stages(args, &segmenter, &tags, &todo, report.as_mut(), messages, &interrupt)?;
+    let stages = Stages { args, segmenter: &segmenter, tags: &tags, results: &results };
+    let written = stages.run(&progress.todo, report.as_mut(), messages, &interrupt)?;
     let [num_written, num_failed] = ranks.sum_counts([written.num_written, written.num_failed]);
     // Everything is written by now, by all ranks. An export holds what is done, in this run or before.
     let [num_not_exported] = ranks.sum_counts([match ranks.is_first() {
         true => {
             let (formats, classes) = (&mask_formats::exports(&args.format)[..], segmenter.classes());
-            let exports = MaskExports { formats, args: &args.export, classes, out: &args.out, limits };
+            let exports = MaskExports { formats, args: &args.export, classes, out: &results, limits };
             let finished = inputs.images.iter().map(|input| finished(&args.out, input));
             exports.write_what_is_there(finished, messages)?
         }
         false => 0,
     }]);
+    results.say_what_was_edited(messages);
     let mut num_failed = inputs.num_failed + num_failed + num_not_exported;
     if let Some(path) = &args.json {
         let all = tags_of_all(written.tags, &inputs.images, ranks)?;
@@ -287,6 +326,37 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 
+/// Refuses results that would replace an image, the model, tags, a true mask or each other.
+fn check_outputs(
+    args: &Args,
+    inputs: &[Input],
+    tags: &TagSource,
+    truths: &Truths,
+    classes: &Classes,
+    session: &Session,
+) -> anyhow::Result<()> {
+    let (rank, exports) = (session.ranks.rank(), mask_formats::exports(&args.format));
+    let formats = written_per_image(&args.format, &args.export);
+    let files: Vec<Finished<'_>> = inputs.iter().map(|input| finished(&args.out, input)).collect();
+    let report = [args.out.join("report.html"), segment_report::review_file(&args.out, rank)];
+    let json = args.json.iter().filter(|path| *path != Path::new("-")).cloned();
+    let planned = PlannedResults {
+        out: &args.out,
+        formats: &formats,
+        exports: &exports,
+        classes,
+        others: json.chain(report).chain([folder_record::record_file(&args.out, rank)]).collect(),
+        images: files.iter().map(|image| Planned::of(image, &args.export)).collect(),
+    };
+    let table = match tags {
+        TagSource::Table(table) => &table.files[..],
+        _ => &[],
+    };
+    let images = inputs.iter().map(|input| input.path.clone());
+    let others = args.model.iter().chain(&args.tags.tags_file).chain(table).cloned();
+    planned.check(images.chain(others).chain(truths.files(inputs)), session)
+}
+
 /// Where the results of an image are.
 pub(crate) fn finished<'a>(out: &Path, input: &'a Input) -> Finished<'a> {
     let extension = input.path.extension().unwrap_or_default().to_string_lossy();
@@ -328,7 +398,8 @@ fn tags_of_all(own: Vec<ImageTags>, inputs: &[Input], ranks: &Ranks) -> anyhow::
             all.extend(serde_json::from_slice::<Vec<ImageTags>>(&json)?);
         }
     }
-    let places: HashMap<&Path, usize> = inputs.iter().map(|input| input.path.as_path()).zip(0..).collect();
-    all.sort_by_key(|tags: &ImageTags| places.get(tags.image.as_path()).copied());
+    let name = |input: &Input| input.path.to_string_lossy().into_owned();
+    let places: HashMap<String, usize> = inputs.iter().map(name).zip(0..).collect();
+    all.sort_by_key(|tags: &ImageTags| places.get(&tags.image).copied());
     Ok(all)
 }

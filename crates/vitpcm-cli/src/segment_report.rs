@@ -7,6 +7,7 @@ use crate::number_bounds;
 use crate::outcome::usage;
 use crate::output;
 use crate::report::{self, MaskLinks, Page, Place, ReviewFile, Reviewed, Summary, escaped};
+use crate::results_folder::Start;
 use crate::table::grouped;
 use anyhow::{Context, bail};
 use image::RgbImage;
@@ -36,11 +37,15 @@ pub(crate) struct ReportOptions {
     truth: Option<PathBuf>,
 }
 
-/// Whether the images of earlier runs count.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Start {
-    Fresh,
-    Resumed,
+impl ReportOptions {
+    /// The true masks of the images of `paths`; none where no report is wanted.
+    pub(crate) fn truths(&self, paths: &[PathBuf], classes: &Classes) -> anyhow::Result<Truths> {
+        match &self.truth {
+            _ if self.no_report => Ok(Truths::DataSets(HashMap::new())),
+            Some(folder) => Truths::in_folder(folder).map_err(usage),
+            None => Ok(Truths::of_data_sets(paths, classes)),
+        }
+    }
 }
 
 /// A report being gathered.
@@ -54,21 +59,17 @@ pub(crate) struct SegmentReport {
 }
 
 impl SegmentReport {
-    /// Begins a report of the images of `paths`; nothing where none is wanted.
+    /// Begins a report in the folder of the masks; nothing where none is wanted.
     pub(crate) fn open(
         options: &ReportOptions,
         start: Start,
-        (out, paths): (&Path, &[PathBuf]),
+        (out, truths): (&Path, Truths),
         classes: &Classes,
         ranks: &Ranks,
     ) -> anyhow::Result<Option<SegmentReport>> {
         if options.no_report {
             return Ok(None);
         }
-        let truths = match &options.truth {
-            Some(folder) => Truths::in_folder(folder).map_err(usage)?,
-            None => Truths::of_data_sets(paths, classes),
-        };
         let folder = out.join(FOLDER);
         std::fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
         if start == Start::Fresh && ranks.is_first() {
@@ -77,7 +78,7 @@ impl SegmentReport {
             }
         }
         ranks.any(false); // no rank begins before that is done
-        let path = folder.join(format!("images-{}.jsonl", ranks.rank()));
+        let path = review_file(out, ranks.rank());
         let mut least_sure = LeastSure::new(options.report_pictures);
         report::newest_places(std::slice::from_ref(&path), |_| true)?.values().for_each(|place| {
             least_sure.takes(place.sureness);
@@ -193,6 +194,11 @@ fn page(reviewed: &Reviewed<'_>, ending: &Ending<'_>) -> Page {
     page
 }
 
+/// The file that a rank stores its reviews in.
+pub(crate) fn review_file(out: &Path, rank: usize) -> PathBuf {
+    out.join(FOLDER).join(format!("images-{rank}.jsonl"))
+}
+
 /// The files of all ranks, of this run and of earlier ones with more.
 fn review_files(out: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let folder = out.join(FOLDER);
@@ -208,7 +214,7 @@ fn review_files(out: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// Where true masks are found.
-enum Truths {
+pub(crate) enum Truths {
     /// By their names in a folder.
     Folder(PathBuf),
     /// Those that data sets have for their images.
@@ -216,6 +222,25 @@ enum Truths {
 }
 
 impl Truths {
+    /// The true masks of images, where there are any.
+    pub(crate) fn files(&self, inputs: &[Input]) -> Vec<PathBuf> {
+        match self {
+            Truths::Folder(folder) => inputs.iter().map(|input| truth_path(folder, input)).collect(),
+            Truths::DataSets(truths) => truths.values().map(|truth| truth.path().to_path_buf()).collect(),
+        }
+    }
+
+    /// Leaves out masks of data sets that are no true ones: results of an earlier run.
+    pub(crate) fn without(self, is_result: impl Fn(&Path) -> bool) -> Truths {
+        match self {
+            Truths::DataSets(mut truths) => {
+                truths.retain(|_, truth| !is_result(truth.path()));
+                Truths::DataSets(truths)
+            }
+            folder => folder,
+        }
+    }
+
     fn in_folder(folder: &Path) -> anyhow::Result<Truths> {
         if !folder.is_dir() {
             bail!("--truth {}: there is no such folder", folder.display());
@@ -247,11 +272,15 @@ impl Truths {
         let limits = ImageLimits { max_pixels: num_pixels.max(MAX_MASK_PIXELS) };
         let source = match self {
             Truths::Folder(folder) => {
-                let path = folder.join(format!("{}.png", input.name));
+                let path = truth_path(folder, input);
                 path.is_file().then_some(MaskSource::Png(path))
             }
             Truths::DataSets(truths) => truths.get(&input.path).cloned(),
         };
         source.map(|source| source.read(classes, &limits)).transpose().map_err(|error| error.to_string())
     }
+}
+
+fn truth_path(folder: &Path, input: &Input) -> PathBuf {
+    folder.join(format!("{}.png", input.name))
 }

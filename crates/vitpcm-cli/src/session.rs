@@ -1,11 +1,12 @@
 //! What every command takes, and what it becomes before the command runs.
 
+use crate::file_guard;
 use crate::invocation::Invocation;
 use crate::number_bounds;
 use crate::outcome::usage;
 use crate::output::Messages;
 use anyhow::anyhow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use vitpcm::{Device, DeviceName, Precision, suitable_precision};
 use vitpcm_train::Ranks;
 
@@ -45,6 +46,7 @@ pub(crate) struct Session<'a> {
     /// The processes that do the work together.
     pub(crate) ranks: &'a Ranks,
     pub(crate) invocation: Invocation,
+    config: Option<PathBuf>,
     pub(crate) role: Role,
 }
 
@@ -67,8 +69,6 @@ impl<'a> Session<'a> {
             vitpcm_masks::text_file::raise_limit(bytes);
             vitpcm_nets::raise_weight_limit(bytes);
         }
-        // The file itself was read before the options were parsed.
-        let _ = &common.config;
         Ok(Session {
             device: common.device.unwrap_or_default(),
             precision: common.precision,
@@ -79,18 +79,31 @@ impl<'a> Session<'a> {
             },
             ranks,
             invocation,
+            // The file itself was read before the options were parsed.
+            config: common.config.clone(),
             role: Role::Command,
         })
     }
 
     /// The same for a command that is run as a part of this one.
     pub(crate) fn of_stage(&self, invocation: Invocation) -> Session<'a> {
-        Session { invocation, role: Role::Stage, ..*self }
+        Session { invocation, role: Role::Stage, config: self.config.clone(), ..*self }
     }
 
     /// For what every rank comes upon alike: said by the first one.
     pub(crate) fn common_messages(&self) -> &Messages {
         if self.ranks.is_first() { &self.messages } else { &Messages::None }
+    }
+
+    /// Refuses to write a file that is read: one of `inputs`, or the `--config` file.
+    pub(crate) fn check_outputs(
+        &self,
+        inputs: impl IntoIterator<Item = impl AsRef<Path>>,
+        outputs: impl IntoIterator<Item = PathBuf>,
+    ) -> anyhow::Result<()> {
+        let outputs: Vec<PathBuf> = outputs.into_iter().collect();
+        file_guard::check(&self.config, outputs.iter().cloned())?;
+        file_guard::check(inputs, outputs)
     }
 
     /// Opens the device for a command that computes with a network.

@@ -2,6 +2,7 @@
 //! `vitpcm-train`'s, and this file shows what it tells.
 
 use crate::data_inspect::Reading;
+use crate::file_guard;
 use crate::initial_weights::InitialWeights;
 use crate::interrupt::Interrupt;
 use crate::live_run::{self, Heard, LINE_EVERY, Resuming, duration};
@@ -118,6 +119,10 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     }
     let (config, backbone) = resolve(args, session)?;
     let dataset = Dataset::open(&args.data, &args.reading.open_options(config.seed))?;
+    let pseudo_masks = args.pseudo_masks.iter().flat_map(|folder| file_guard::files_below(folder));
+    let weights = args.weights.iter().cloned();
+    let inputs = dataset.files().map(Path::to_path_buf).chain(pseudo_masks).chain(weights);
+    session.check_outputs(inputs, live_run::files(&args.out))?;
     let mut data = TrainData::of(&dataset, args.reading.image_limits());
     if let Some(folder) = &args.pseudo_masks {
         data = with_pseudo_masks(data, folder, session)?;

@@ -135,6 +135,7 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         bail!("no image of {} has a mask of its name in {}", args.images.display(), args.masks.display());
     }
     let (config, backbone) = resolve(args, training.len(), session)?;
+    check_outputs(args, &config, [&training, &validation], session)?;
     if config.crops.unsure_below > 0.0 {
         check_scores(&args.masks, &training, &session.messages).map_err(usage)?;
     }
@@ -175,6 +176,23 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         return Ok(Outcome::Interrupted);
     };
     Ok(if num_warnings + num_failed > 0 { Outcome::SomeFailed } else { Outcome::Done })
+}
+
+/// Refuses to write over what is learned from or scored on.
+fn check_outputs(
+    args: &Args,
+    config: &VerifyConfig,
+    images: [&Vec<MaskedImage>; 2],
+    session: &Session,
+) -> anyhow::Result<()> {
+    let images = images.into_iter().flatten();
+    let images = images
+        .flat_map(|MaskedImage { image, mask, scores, .. }| [image, mask, scores].map(PathBuf::as_path));
+    let class_list = args.masks.join(CLASS_LIST);
+    let files = [&args.list, &args.val_list, &args.weights].into_iter().flatten().map(PathBuf::as_path);
+    let named = [&config.teacher.model].into_iter().chain(&args.classes).map(Path::new);
+    let outputs = live_run::files(&args.out).into_iter().chain(args.json.clone());
+    session.check_outputs(images.chain(files).chain(named).chain([class_list.as_path()]), outputs)
 }
 
 fn class_list(args: &Args) -> anyhow::Result<Classes> {

@@ -95,6 +95,7 @@ pub struct Dataset {
     truths: Vec<Option<MaskSource>>,
     splits: Vec<Split>,
     problems: Vec<Problem>,
+    sources: Vec<PathBuf>,
 }
 
 impl Dataset {
@@ -138,6 +139,19 @@ impl Dataset {
     /// The truth mask of an image, if it has one.
     pub fn truth(&self, index: usize) -> Option<&MaskSource> {
         self.truths.get(index)?.as_ref()
+    }
+
+    /// Every file that the data set is made of: images, masks, annotations, lists of classes and splits. Some of the lists
+    /// may not exist.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let images = self.images.iter().map(|image| image.path.as_path());
+        let masks = self.truths.iter().flatten().map(MaskSource::path);
+        images.chain(masks).chain(self.sources())
+    }
+
+    /// Files that tags, classes and splits are read from, or would be if they existed.
+    pub fn sources(&self) -> impl Iterator<Item = &Path> {
+        self.sources.iter().map(PathBuf::as_path)
     }
 
     /// The splits; an image may be in several or in none.
@@ -191,11 +205,15 @@ impl Dataset {
 
         let mut images = Vec::with_capacity(entries.len());
         let mut truths = Vec::with_capacity(entries.len());
+        let mut sources = list_files(&found.root, options);
         let mut all_tags_unknown = Vec::new();
         for entry in entries {
             let tags = tags_of_names(&entry, &classes, &mut problems);
             if tags.is_empty() && entry.tags.iter().any(|tag| !["", BACKGROUND].contains(&tag.trim())) {
                 all_tags_unknown.push(images.len());
+            }
+            if sources.last() != Some(&entry.source) {
+                sources.push(entry.source);
             }
             images.push(TaggedImage { name: entry.name, path: entry.path, tags });
             truths.push(entry.truth);
@@ -208,6 +226,7 @@ impl Dataset {
             truths,
             splits,
             problems,
+            sources,
         };
         if options.tag_source == TagSource::Masks {
             dataset.take_tags_from_masks(&options.limits);
@@ -267,6 +286,20 @@ fn read_listing(found: &Found, index: &FileIndex, options: &OpenOptions) -> List
         Source::Cvat(file) => from_rows(file, cvat::read(file)),
         Source::ClassFolders => class_folders::read(index, options.same_name),
     }
+}
+
+/// Files that classes and splits may be read from.
+fn list_files(root: &Path, options: &OpenOptions) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = options.classes.iter().cloned().chain([root.join("classes.txt")]).collect();
+    let lists = match &options.split_by {
+        SplitBy::Lists(folder) => split::list_files(folder).unwrap_or_default(),
+        _ => ["", "splits", "ImageSets/Segmentation", "ImageSets/Main"]
+            .iter()
+            .flat_map(|folder| split::usual_list_files(&root.join(folder)))
+            .collect(),
+    };
+    files.extend(lists.into_iter().map(|(_, file)| file));
+    files
 }
 
 fn choose_classes(

@@ -3,10 +3,10 @@
 
 use crate::random::Random;
 use crate::{DataError, Tags};
-use image::RgbImage;
-use std::fmt::Write;
+use image::{ImageFormat, RgbImage};
+use std::io::{Cursor, ErrorKind, Write};
 use std::path::Path;
-use vitpcm_masks::{Classes, LabelMap, atomic_file, write_label_png};
+use vitpcm_masks::{Classes, LabelMap, atomic_file, encode_label_png};
 
 /// What a class looks like. Each has its own range of hues and its own pattern; size, turn, shade and scale of the
 /// pattern vary, and the hues reach into the ground's.
@@ -112,38 +112,55 @@ impl DrawnScenes {
         Some(Scene { image, mask, tags: things.iter().map(|&thing| thing as u8 + 1).collect() })
     }
 
-    /// Writes `num_train` and `num_val` scenes as a data set: `images/`, `masks/`, `tags.csv` and
-    /// `classes.txt`.
+    /// Writes `num_train` and `num_val` scenes as a data set: `images/`, `masks/`, `tags.csv` and `classes.txt`. Files that
+    /// are there already must be those that would be written; otherwise nothing is.
     pub fn write(&self, folder: &Path, num_train: usize, num_val: usize) -> Result<(), DataError> {
-        let create = |path: &Path| std::fs::create_dir_all(path).map_err(|e| DataError::io(path, e));
-        create(&folder.join("images"))?;
-        create(&folder.join("masks"))?;
+        if folder.exists() {
+            self.for_each_file(num_train, num_val, |name, bytes| {
+                let path = folder.join(name);
+                match std::fs::read(&path) {
+                    Ok(found) if found != bytes => Err(DataError::InTheWay { path }),
+                    Err(error) if error.kind() != ErrorKind::NotFound => Err(DataError::io(path, error)),
+                    _ => Ok(()),
+                }
+            })?;
+        }
+        for name in ["images", "masks"] {
+            let path = folder.join(name);
+            std::fs::create_dir_all(&path).map_err(|e| DataError::io(path, e))?;
+        }
+        self.for_each_file(num_train, num_val, |name, bytes| {
+            let path = folder.join(name);
+            atomic_file::write(&path, |file| file.write_all(bytes)).map_err(|e| DataError::io(path, e))
+        })
+    }
+
+    /// Names and contents of a data set's files.
+    fn for_each_file(
+        &self,
+        num_train: usize,
+        num_val: usize,
+        mut take: impl FnMut(&str, &[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
         let classes = Self::classes();
         let mut table = String::from("image,tags,split\n");
         for index in 0..num_train + num_val {
             let scene = self.scene(index as u64);
             let name = format!("scene-{index:04}");
-            let path = folder.join(format!("images/{name}.png"));
-            let image = |reason: image::ImageError| DataError::Image {
-                path: path.clone(),
-                reason: reason.to_string(),
-            };
-            scene.image.save(&path).map_err(image)?;
-            write_label_png(&folder.join(format!("masks/{name}.png")), &scene.mask)?;
+            let (mut image, mut mask) = (Cursor::new(Vec::new()), Vec::new());
+            scene.image.write_to(&mut image, ImageFormat::Png).expect("memory takes all bytes");
+            encode_label_png(&mut mask, &scene.mask).expect("memory takes all bytes");
+            take(&format!("images/{name}.png"), image.get_ref())?;
+            take(&format!("masks/{name}.png"), &mask)?;
             let tags: Vec<&str> =
                 scene.tags.iter().filter_map(|tag| classes.name(usize::from(tag))).collect();
             let split = if index < num_train { "train" } else { "val" };
-            // Writing to a String cannot fail.
-            let _ = writeln!(table, "{name}.png,{},{split}", tags.join(";"));
+            table += &format!("{name}.png,{},{split}\n", tags.join(";"));
         }
         // The masks' indices are positions in this list; without it the names would be put in alphabetical order.
         let class_list = classes.names()[1..].join("\n") + "\n";
-        for (name, text) in [("classes.txt", class_list), ("tags.csv", table)] {
-            let path = folder.join(name);
-            atomic_file::write(&path, |file| std::io::Write::write_all(file, text.as_bytes()))
-                .map_err(|e| DataError::io(path, e))?;
-        }
-        Ok(())
+        take("classes.txt", class_list.as_bytes())?;
+        take("tags.csv", table.as_bytes())
     }
 }
 

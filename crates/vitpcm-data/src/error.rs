@@ -22,6 +22,12 @@ pub enum DataError {
         /// The folder.
         path: PathBuf,
     },
+    /// A file that would be replaced.
+    #[error("{}: there is another file of this name, which would be replaced; choose an empty folder", path.display())]
+    InTheWay {
+        /// The file.
+        path: PathBuf,
+    },
     /// An image that cannot be used.
     #[error("{}: {reason}", path.display())]
     Image {

@@ -49,32 +49,23 @@ impl Encoder {
             mask = Cow::Owned(voc::with_unsure_pixels(&mask, self.scores(image)?, threshold));
         }
         let name = image.name().to_string();
-        let one_file = |path: String, bytes: Vec<u8>| Content::Files(vec![(path, bytes)]);
+        let files = |contents: Vec<Vec<u8>>| {
+            Content::Files(format.label_files(&name).into_iter().zip(contents).collect())
+        };
         let content = match format {
-            ExportFormat::Png => one_file(format!("{name}.png"), png(&mask)),
+            ExportFormat::Png => files(vec![png(&mask)]),
             ExportFormat::Coco => Content::CocoObjects(coco::objects(&mask, options)),
-            ExportFormat::Yolo => {
-                let labels = yolo::labels(&mask, options.polygon_error);
-                one_file(yolo::label_path(&name), labels.into_bytes())
-            }
+            ExportFormat::Yolo => files(vec![yolo::labels(&mask, options.polygon_error).into_bytes()]),
             ExportFormat::LabelStudio => {
                 Content::Task(label_studio::task(image.file_name, &mask, classes, options))
             }
-            ExportFormat::Cvat => Content::Files(vec![
-                (cvat::class_mask_path(&name), png(&mask)),
-                (cvat::object_mask_path(&name), png(&cvat::object_mask(&mask, options.objects))),
-            ]),
+            ExportFormat::Cvat => files(vec![png(&mask), png(&cvat::object_mask(&mask, options.objects))]),
             ExportFormat::Labelme => {
-                let file = labelme::file(image.file_name, &mask, classes, options);
-                one_file(format!("{name}.json"), file.into_bytes())
+                files(vec![labelme::file(image.file_name, &mask, classes, options).into_bytes()])
             }
-            ExportFormat::Voc => one_file(voc::mask_path(&name), png(&mask)),
-            ExportFormat::Psa => {
-                one_file(format!("{name}.npy"), score_dictionary::psa(self.scores(image)?, mask.size()))
-            }
-            ExportFormat::Irn => {
-                one_file(format!("{name}.npy"), score_dictionary::irn(self.scores(image)?, mask.size()))
-            }
+            ExportFormat::Voc => files(vec![png(&mask)]),
+            ExportFormat::Psa => files(vec![score_dictionary::psa(self.scores(image)?, mask.size())]),
+            ExportFormat::Irn => files(vec![score_dictionary::irn(self.scores(image)?, mask.size())]),
         };
         Ok(EncodedImage { file_name: image.file_name.to_string(), name, size: mask.size(), content })
     }
@@ -170,11 +161,8 @@ impl<D: Destination> Exporter<D> {
                 destination.write(task.as_bytes())?;
             }
         }
-        match self.encoder.format {
-            ExportFormat::Yolo => destination.place(&yolo::image_path(&image.file_name), photograph)?,
-            ExportFormat::Voc => destination.place(&voc::image_path(&image.file_name), photograph)?,
-            ExportFormat::Labelme => destination.place(&image.file_name, photograph)?,
-            _ => {}
+        if let Some(path) = self.encoder.format.image_file(&image.file_name) {
+            destination.place(&path, photograph)?;
         }
         if matches!(self.encoder.format, ExportFormat::Voc | ExportFormat::Cvat) {
             self.records.push_str(&image.name);

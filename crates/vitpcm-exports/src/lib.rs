@@ -24,6 +24,7 @@ mod coco;
 mod cvat;
 mod destination;
 mod error;
+mod export_paths;
 mod exporter;
 mod filling;
 mod format;

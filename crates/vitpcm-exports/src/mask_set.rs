@@ -39,6 +39,7 @@ pub enum MaskSetFormat {
 /// Finished masks of many images, each read when it is asked for.
 #[derive(Debug)]
 pub struct MaskSet {
+    path: PathBuf,
     format: MaskSetFormat,
     classes: Classes,
     images: Vec<Item>,
@@ -149,7 +150,8 @@ impl MaskSet {
                 ));
             }
         }
-        Ok(MaskSet { format, classes, images: found.images, limits: ImageLimits::default() })
+        let path = path.to_path_buf();
+        Ok(MaskSet { path, format, classes, images: found.images, limits: ImageLimits::default() })
     }
 
     /// The same masks, read within other limits than the usual ones.
@@ -185,6 +187,38 @@ impl MaskSet {
     /// The image's own file, where it was found.
     pub fn photograph(&self, index: usize) -> Option<&Path> {
         self.images[index].photograph.as_deref()
+    }
+
+    /// The files that the set is read from: masks, images where they were found, and what lists and names them.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let mut files = Vec::with_capacity(self.images.len());
+        for Item { photograph, place, .. } in &self.images {
+            files.extend(photograph.clone());
+            match place {
+                Place::Png(path) | Place::Labelme(path) | Place::Yolo(path) => files.push(path.clone()),
+                Place::Cvat { store, entry } if store.archive.is_none() => {
+                    files.push(store.path.join(entry));
+                }
+                // One file with all masks.
+                Place::Coco(_) | Place::LabelStudio { .. } | Place::Cvat { .. } => {}
+            }
+        }
+        let names = [
+            CLASS_LIST,
+            crate::coco::FILE,
+            cvat::LABEL_MAP,
+            label_studio::INTERFACE_FILE,
+            label_studio::TASKS_FILE,
+            labelme::LABELS_FILE,
+            yolo::DATA_FILE,
+        ];
+        match self.path.is_dir() {
+            true => files.extend(names.map(|name| self.path.join(name))),
+            false => {
+                files.extend([self.path.clone(), self.path.with_file_name(label_studio::INTERFACE_FILE)])
+            }
+        }
+        files
     }
 
     /// Reads the mask of an image.
@@ -311,10 +345,14 @@ fn coco_file(path: &Path) -> Result<Found, ExportError> {
     Ok(Found { names: Some(masks.categories), images: masks.images.into_iter().map(item).collect() })
 }
 
-/// All JSON files below a folder.
+/// All JSON files below a folder, those in hidden folders left out.
 fn json_files(folder: &Path) -> Result<Vec<PathBuf>, ExportError> {
     let mut files = Vec::new();
-    for entry in walkdir::WalkDir::new(folder).follow_links(true).sort_by_file_name() {
+    let is_shown = |entry: &walkdir::DirEntry| {
+        entry.depth() == 0 || !entry.file_name().as_encoded_bytes().starts_with(b".")
+    };
+    let walk = walkdir::WalkDir::new(folder).follow_links(true).sort_by_file_name();
+    for entry in walk.into_iter().filter_entry(is_shown) {
         let entry = entry.map_err(|error| {
             let path = error.path().unwrap_or(folder).to_path_buf();
             ExportError::io(path, std::io::Error::other(error.to_string()))

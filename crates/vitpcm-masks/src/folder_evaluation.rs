@@ -69,17 +69,19 @@ pub const PICTURE_FOLDERS: [&str; 2] = ["overlay", "heatmap"];
 const EXPORT_FOLDERS: [(&str, &str); 3] =
     [("labelme", "labels.txt"), ("voc", "SegmentationClass"), ("yolo", "data.yaml")];
 
-/// All PNG files below a folder, by their path within it without the extension; hidden files, pictures for people
-/// and exports beside the masks are left out.
+/// All PNG files below a folder, by their path within it without the extension; hidden folders, pictures for people and
+/// exports beside the masks are left out.
 pub fn mask_files(folder: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, MaskError> {
     let mut files = BTreeMap::new();
     let is_picture_folder = |entry: &walkdir::DirEntry| {
         let is_export = |(name, inside): &(&str, &str)| {
             entry.depth() == 1 && entry.file_name() == *name && entry.path().join(inside).exists()
         };
-        let is_picture = entry.depth() > 0 && PICTURE_FOLDERS.iter().any(|name| entry.file_name() == *name);
-        let is_hidden = entry.depth() > 0 && entry.file_name().as_encoded_bytes().starts_with(b".");
-        is_picture || is_hidden || EXPORT_FOLDERS.iter().any(is_export)
+        let is_below = entry.depth() > 0;
+        let is_hidden =
+            is_below && entry.file_type().is_dir() && entry.file_name().as_encoded_bytes().starts_with(b".");
+        let is_picture = is_below && PICTURE_FOLDERS.iter().any(|name| entry.file_name() == *name);
+        is_hidden || is_picture || EXPORT_FOLDERS.iter().any(is_export)
     };
     let walk = walkdir::WalkDir::new(folder).follow_links(true).into_iter();
     for entry in walk.filter_entry(|entry| !is_picture_folder(entry)) {

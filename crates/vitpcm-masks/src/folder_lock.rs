@@ -144,6 +144,7 @@ enum IsLocked {
 /// The lock file, and whether we have its lock. A file that its owner removed in between is not taken for the one there.
 fn open_and_lock(path: &Path) -> io::Result<(File, IsLocked)> {
     loop {
+        check_unshared(path)?;
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let is_locked = match file.try_lock() {
             Ok(()) => IsLocked::ByUs,
@@ -154,6 +155,27 @@ fn open_and_lock(path: &Path) -> io::Result<(File, IsLocked)> {
             return Ok((file, is_locked));
         }
     }
+}
+
+/// Refuses a link: the lock is written in place, and would overwrite what the link leads to.
+fn check_unshared(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(about) if !about.is_file() || has_other_names(&about) => {
+            Err(io::Error::other("not a lock file of vitpcm but a link or a folder; remove it"))
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(unix)]
+fn has_other_names(about: &fs::Metadata) -> bool {
+    std::os::unix::fs::MetadataExt::nlink(about) > 1
+}
+
+#[cfg(not(unix))]
+fn has_other_names(_: &fs::Metadata) -> bool {
+    false
 }
 
 #[cfg(unix)]
@@ -252,6 +274,25 @@ mod tests {
         }
         fs::write(folder.path().join(LOCK_FILE), "half a").unwrap();
         take(folder.path()).unwrap();
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_lock_file_that_is_a_link_is_refused_and_what_it_leads_to_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (diary, lock) = (folder.path().join("diary.txt"), folder.path().join(LOCK_FILE));
+        fs::write(&diary, "dear diary").unwrap();
+        for link in [std::os::unix::fs::symlink::<&Path, &Path>, fs::hard_link::<&Path, &Path>] {
+            link(&diary, &lock).unwrap();
+            let error = take(folder.path()).unwrap_err().to_string();
+            assert!(error.contains(LOCK_FILE) && error.contains("link"), "{error}");
+            assert_eq!(fs::read_to_string(&diary).unwrap(), "dear diary");
+            fs::remove_file(&lock).unwrap();
+        }
+        // A link that leads nowhere makes no file there either.
+        std::os::unix::fs::symlink("nowhere", &lock).unwrap();
+        take(folder.path()).unwrap_err();
+        assert!(!folder.path().join("nowhere").exists());
     }
 
     #[test]

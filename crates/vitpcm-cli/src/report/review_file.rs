@@ -1,11 +1,12 @@
 //! Reviews on disk, one JSON object a line, appended as images are done: a run that is interrupted, killed or resumed knows
 //! all that was done before, and memory need not hold it. Each rank has a file of its own.
 
+use crate::json_lines::{self, JsonLines};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use vitpcm::Review;
@@ -20,46 +21,28 @@ struct Line<R> {
     review: R,
 }
 
-fn line(review: &Review) -> anyhow::Result<Vec<u8>> {
+fn stamped(review: &Review) -> Line<&Review> {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let mut bytes = serde_json::to_vec(&Line { at: since_1970.as_millis() as u64, review })?;
-    bytes.push(b'\n');
-    Ok(bytes)
+    Line { at: since_1970.as_millis() as u64, review }
 }
 
 /// A file that is appended to.
-pub(crate) struct ReviewFile {
-    path: PathBuf,
-    file: File,
-}
+pub(crate) struct ReviewFile(JsonLines);
 
 impl ReviewFile {
-    /// Opens or makes a file, behind its last whole line: a kill may have cut one short.
+    /// Opens or makes a file.
     pub(crate) fn append_to(path: &Path) -> anyhow::Result<ReviewFile> {
-        let open = || {
-            let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
-            let length = file.metadata()?.len();
-            if length > 0 {
-                let mut last = [0];
-                file.seek(SeekFrom::Start(length - 1))?;
-                file.read_exact(&mut last)?;
-                if last != *b"\n" {
-                    file.write_all(b"\n")?;
-                }
-            }
-            Ok::<_, std::io::Error>(file)
-        };
-        let file = open().with_context(|| format!("{}", path.display()))?;
-        Ok(ReviewFile { path: path.to_path_buf(), file })
+        JsonLines::append_to(path).map(ReviewFile)
     }
 
     pub(crate) fn append(&mut self, review: &Review) -> anyhow::Result<()> {
-        self.file.write_all(&line(review)?).with_context(|| format!("{}", self.path.display()))
+        self.0.append(&stamped(review))
     }
 }
 
 /// Writes a file of few reviews, whole or not at all.
 pub(crate) fn write_all(path: &Path, reviews: &[Review]) -> anyhow::Result<()> {
+    let line = |review: &Review| json_lines::line(&stamped(review));
     let lines = reviews.iter().map(line).collect::<anyhow::Result<Vec<_>>>()?.concat();
     atomic_file::write(path, |file| file.write_all(&lines)).with_context(|| format!("{}", path.display()))
 }
@@ -67,7 +50,7 @@ pub(crate) fn write_all(path: &Path, reviews: &[Review]) -> anyhow::Result<()> {
 /// All of a file of few reviews; none where there is no file.
 pub(crate) fn read_all(path: &Path) -> anyhow::Result<Vec<Review>> {
     let mut reviews = Vec::new();
-    for_each_line(path, |_, line: Line<Review>| reviews.push(line.review))?;
+    json_lines::for_each(path, |_, line: Line<Review>| reviews.push(line.review))?;
     Ok(reviews)
 }
 
@@ -94,7 +77,7 @@ pub(crate) fn newest_places(
 ) -> anyhow::Result<HashMap<String, Place>> {
     let mut places: HashMap<String, Place> = HashMap::new();
     for (file, path) in paths.iter().enumerate() {
-        for_each_line(path, |offset, Line { at, review: Key { name, sureness } }| {
+        json_lines::for_each(path, |offset, Line { at, review: Key { name, sureness } }| {
             if wanted(&name) && places.get(&name).is_none_or(|known| known.at <= at) {
                 places.insert(name, Place { file, offset, at, sureness });
             }
@@ -138,30 +121,6 @@ impl Place {
     /// In this order a file is read from its beginning to its end.
     pub(crate) fn reading_order(&self) -> (usize, u64) {
         (self.file, self.offset)
-    }
-}
-
-/// Every line that can be understood, with where it starts. A file that is not there has none.
-fn for_each_line<R: for<'a> Deserialize<'a>>(
-    path: &Path,
-    mut take: impl FnMut(u64, Line<R>),
-) -> anyhow::Result<()> {
-    let mut reader = match File::open(path) {
-        Ok(file) => BufReader::new(file),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error).with_context(|| format!("{}", path.display())),
-    };
-    let (mut offset, mut bytes) = (0, Vec::new());
-    loop {
-        bytes.clear();
-        let length = reader.read_until(b'\n', &mut bytes).with_context(|| format!("{}", path.display()))?;
-        if length == 0 {
-            return Ok(());
-        }
-        if let Ok(line) = serde_json::from_slice(&bytes) {
-            take(offset, line);
-        }
-        offset += length as u64;
     }
 }
 

@@ -150,6 +150,7 @@ pub(crate) fn results(folder: &Path) -> BTreeMap<String, Vec<u8>> {
         let course = ["report.html", "metrics.csv", ".vitpcm.lock"].contains(&name.as_str())
             || name.starts_with("events.")
             || name.contains(".report/")
+            || name.contains(".vitpcm/")
             || name.starts_with("report/");
         !course && !name.ends_with(".tmp")
     });

@@ -1,0 +1,109 @@
+//! No command replaces a file that it reads: every command that writes lists its inputs and the files that it will write, and
+//! is refused before any work where one is both. Files are compared by what they are, not by how their paths are spelled.
+
+use crate::outcome::usage;
+use anyhow::anyhow;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// What tells a file from all others, links followed. A hard link is the file itself, and so is a name in another case where
+/// the file system folds it.
+#[cfg(unix)]
+type Identity = (u64, u64);
+#[cfg(not(unix))]
+type Identity = PathBuf;
+
+#[cfg(unix)]
+fn identity(path: &Path) -> Option<Identity> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()))
+}
+
+#[cfg(not(unix))]
+fn identity(path: &Path) -> Option<Identity> {
+    path.canonicalize().ok()
+}
+
+/// Whether two paths lead to one file that exists.
+pub(crate) fn is_same_file(a: &Path, b: &Path) -> bool {
+    identity(a).is_some_and(|file| identity(b) == Some(file))
+}
+
+/// Whether two paths lead to one place, with or without a file there.
+pub(crate) fn is_same_place(a: &Path, b: &Path) -> bool {
+    let place = |path: &Path| {
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        Some((identity(folder)?, path.file_name()?.to_owned()))
+    };
+    a == b || is_same_file(a, b) || place(a).is_some_and(|place_of_a| place(b) == Some(place_of_a))
+}
+
+/// Refuses outputs that are inputs, with the names of both. `-` stands for stdout.
+pub(crate) fn check(
+    inputs: impl IntoIterator<Item = impl AsRef<Path>>,
+    outputs: impl IntoIterator<Item = PathBuf>,
+) -> anyhow::Result<()> {
+    let written: HashMap<Identity, PathBuf> = outputs
+        .into_iter()
+        .filter(|path| path != Path::new("-"))
+        .filter_map(|path| Some((identity(&path)?, path)))
+        .collect();
+    // The usual case: nothing of what will be written is there yet.
+    if written.is_empty() {
+        return Ok(());
+    }
+    for input in inputs {
+        let input = input.as_ref();
+        if let Some(output) = identity(input).and_then(|file| written.get(&file)) {
+            return Err(usage(anyhow!(
+                "{} would be overwritten: it is the input {}; choose another place for the results",
+                output.display(),
+                input.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// All files below a folder, or the one file named.
+pub(crate) fn files_below(path: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut rest = vec![path.to_path_buf()];
+    while let Some(next) = rest.pop() {
+        match std::fs::read_dir(&next) {
+            Ok(entries) => rest.extend(entries.flatten().map(|entry| entry.path())),
+            Err(_) => files.push(next),
+        }
+    }
+    files
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_file_is_known_by_every_name_it_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir_all(at("photos/deep")).unwrap();
+        fs::write(at("photos/a.png"), "a").unwrap();
+        fs::write(at("photos/b.png"), "a").unwrap();
+        symlink("a.png", at("photos/link.png")).unwrap();
+        fs::hard_link(at("photos/a.png"), at("photos/hard.png")).unwrap();
+        symlink("photos", at("other")).unwrap();
+        let same =
+            ["photos/a.png", "photos/deep/../a.png", "photos/link.png", "photos/hard.png", "other/a.png"];
+        for name in same {
+            let error = check([at("photos/a.png")], [at("new.png"), at(name)]).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("photos/a.png"), "{error}");
+            assert!(is_same_place(&at(name), &at("photos/a.png")));
+        }
+        check([at("photos/a.png"), at("photos/none.png")], [at("photos/b.png"), at("photos/none.png")])
+            .unwrap();
+        assert!(is_same_place(&at("other/new.png"), &at("photos/deep/../new.png")));
+        assert!(!is_same_place(&at("photos/new.png"), &at("photos/deep/new.png")));
+    }
+}

@@ -1,0 +1,142 @@
+//! What a resumed `vitpcm segment` finds done: by the record of the output folder, or, where an earlier version left none, by
+//! the results that are there.
+
+use super::{Args, TagSource};
+use crate::folder_record::{FolderRecord, ImageState, Known, Settings, sha256_of_file};
+use crate::image_inputs::Input;
+use crate::outcome::usage;
+use crate::results_folder::ResultsFolder;
+use crate::session::Session;
+use anyhow::{Context, anyhow};
+use std::path::{Path, PathBuf};
+
+/// Options that do not change the mask of an image: what is read and written, how much is, and with what. Tags of a tag file are
+/// recorded image by image; the model is known by its content.
+const NOT_OF_RESULTS: [&str; 28] = [
+    "PATHS",
+    "--coco-shape",
+    "--config",
+    "--device",
+    "--format",
+    "--image-prefix",
+    "--json",
+    "--max-file-gigabytes",
+    "--max-megapixels",
+    "--min-area",
+    "--model",
+    "--no-report",
+    "--objects",
+    "--out",
+    "--place-images",
+    "--polygon-error",
+    "--precision",
+    "--quiet",
+    "--report-pictures",
+    "--resume",
+    "--seed",
+    "--skip-difficult",
+    "--split",
+    "--tags-file",
+    "--threads",
+    "--truth",
+    "--unsure-below",
+    "--predict-tags",
+];
+
+/// What decides the masks: the model and the options.
+pub(super) fn settings(args: &Args, session: &Session) -> anyhow::Result<Settings> {
+    let options = session.invocation.options.iter();
+    let options = options.filter(|option| !NOT_OF_RESULTS.contains(&option.name.as_str()));
+    let mut settings: Settings = options.map(|option| (option.name.clone(), option.value.clone())).collect();
+    let model = match &args.model {
+        Some(path) => sha256_of_file(path).with_context(|| format!("{}", path.display()))?,
+        None => format!("embedded in vitpcm {}", env!("CARGO_PKG_VERSION")),
+    };
+    settings.insert("--model".to_owned(), model);
+    Ok(settings)
+}
+
+/// Refuses to go on with other settings than those that the folder's results were made with.
+pub(super) fn check_settings(args: &Args, record: &FolderRecord, settings: &Settings) -> anyhow::Result<()> {
+    let differences = record.differences("segment", settings);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(usage(anyhow!(
+        "{}: its results were made with other settings: {}; resume with the same settings, choose another --out, or \
+         leave out --resume to segment every image again",
+        args.out.display(),
+        differences.join("; ")
+    )))
+}
+
+/// Tells what earlier runs wrote from images, where the output folder lies among these.
+pub(super) struct OwnResults<'a> {
+    out: Option<PathBuf>,
+    record: &'a FolderRecord,
+}
+
+impl<'a> OwnResults<'a> {
+    pub(super) fn new(out: &Path, record: &'a FolderRecord) -> Self {
+        OwnResults { out: out.canonicalize().ok().filter(|_| record.exists()), record }
+    }
+
+    pub(super) fn is_one(&self, path: &Path) -> bool {
+        let Some(out) = &self.out else { return false };
+        let Ok(path) = path.canonicalize() else { return false };
+        path.strip_prefix(out).is_ok_and(|name| self.record.has_written(&name.to_string_lossy()))
+    }
+}
+
+/// What is to be done, and what is not.
+#[derive(Default)]
+pub(super) struct Progress<'a> {
+    pub(super) todo: Vec<&'a Input>,
+    num_done: usize,
+    num_changed: usize,
+    /// Done, by the look of their results alone.
+    found: Vec<&'a Input>,
+}
+
+impl<'a> Progress<'a> {
+    /// All images of a run that begins anew.
+    pub(super) fn fresh(images: impl Iterator<Item = &'a Input>) -> Progress<'a> {
+        Progress { todo: images.collect(), ..Progress::default() }
+    }
+
+    /// Sorts the images of a run that is resumed.
+    pub(super) fn resumed(
+        images: impl Iterator<Item = &'a Input>,
+        record: &FolderRecord,
+        tags: &TagSource,
+        is_there: impl Fn(&Input) -> bool,
+    ) -> Progress<'a> {
+        let mut progress = Progress::default();
+        for input in images {
+            let known = record.image(&input.name, &input.path, tags.recorded(input));
+            if known == Known::Changed {
+                progress.num_changed += 1;
+            }
+            match known {
+                Known::Same if is_there(input) => progress.num_done += 1,
+                Known::No if !record.exists() && is_there(input) => progress.found.push(input),
+                _ => progress.todo.push(input),
+            }
+        }
+        progress
+    }
+
+    /// Images that are done, that changed since, and that are done by the look of their results.
+    pub(super) fn counts(&self) -> [usize; 3] {
+        [self.num_done + self.found.len(), self.num_changed, self.found.len()]
+    }
+
+    /// Puts what was found without a record on record, so that later changes are noticed.
+    pub(super) fn note_found(&self, results: &ResultsFolder, tags: &TagSource) -> anyhow::Result<()> {
+        self.found.iter().try_for_each(|input| {
+            let state = ImageState::without_content(&input.path, tags.recorded(input));
+            let state = state.with_context(|| format!("{}", input.path.display()))?;
+            results.image_is_done(&input.name, state)
+        })
+    }
+}
