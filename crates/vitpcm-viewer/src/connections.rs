@@ -21,7 +21,7 @@ const FAREWELL_TIME: Duration = Duration::from_secs(5);
 /// A pause after a connection could not be accepted: the system may be out of file handles for a moment.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Most bytes of a request's head (beyond it: 431), and of what a connection holds to be written.
+/// Bytes of a request's head, about (beyond it: 431), and of what a connection holds to be written.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Accepts connections until told to stop.

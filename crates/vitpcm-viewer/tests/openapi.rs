@@ -94,6 +94,10 @@ struct Request<'a> {
     body: &'a [u8],
 }
 
+fn at(path: &str) -> Request<'_> {
+    Request { path: Some(path), ..Request::default() }
+}
+
 const AS_JSON: &str = "Content-Type: application/json\r\n";
 const AS_PNG: &str = "Content-Type: image/png\r\n";
 const AS_TEXT: &str = "Content-Type: text/plain\r\n";
@@ -104,14 +108,13 @@ fn every_documented_answer_is_given_as_documented() {
     for (method, template) in api.operations() {
         let operation = format!("{method} {template}");
         let good = Request::default();
-        let large = format!("X-Large: {}\r\n", "x".repeat(70_000));
+        let large = format!("X-Large: {}\r\n", "x".repeat(200_000));
         api.drive(&operation, Request { host: Some("evil.example"), ..good }, 421);
         api.drive(&operation, Request { headers: "Origin: http://evil.example\r\n", ..good }, 403);
         api.drive(&operation, Request { headers: &large, ..good }, 431);
         api.drive(&operation, Request { headers: "Content-Length: many\r\n", ..good }, 400);
     }
 
-    let at = |path| Request { path: Some(path), ..Request::default() };
     api.drive("GET /api/openapi.json", Request::default(), 200);
     api.drive("GET /api/model", Request::default(), 200);
 
@@ -265,6 +268,9 @@ fn the_document_lists_the_formats_there_are() {
     let offered: Vec<_> = offered.iter().map(|format| format["name"].clone()).collect();
     let wish = &api.document["components"]["schemas"]["DownloadWish"];
     assert_eq!(wish["properties"]["format"]["enum"], json!(offered));
+    let unknown = api.server.post_json("/api/downloads", &json!({"format": "exe", "images": []})).json();
+    let names: Vec<_> = offered.iter().map(|name| name.as_str().unwrap()).collect();
+    assert!(unknown["error"].as_str().unwrap().contains(&names.join(", ")), "{unknown}");
     api.server.stop();
 }
 
