@@ -10,8 +10,18 @@ fn vitpcm() -> Command {
     Command::new(env!("CARGO_BIN_EXE_vitpcm"))
 }
 
+/// A process that ends with its test, however that ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A server with a tiny model that is made in the folder, and the address it listens on.
-fn start(folder: &Path, options: &[&str]) -> (Child, String) {
+fn start(folder: &Path, options: &[&str]) -> (Running, String) {
     let model = folder.join("tiny.safetensors");
     let made = vitpcm().args(["model", "random", "--backbone", "vit-nano16", "--out"]).arg(&model).status();
     assert!(made.unwrap().success());
@@ -25,12 +35,13 @@ fn start(folder: &Path, options: &[&str]) -> (Child, String) {
     let mut url = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut url).unwrap();
     let address = url.trim().strip_prefix("http://").and_then(|rest| rest.strip_suffix('/')).unwrap();
-    (server, address.to_owned())
+    (Running(server), address.to_owned())
 }
 
 #[test]
 fn serve_says_where_it_is_refuses_a_taken_port_and_ends_at_ctrl_c() {
     let folder = tempfile::tempdir().unwrap();
+    #[cfg_attr(not(unix), allow(unused_mut))]
     let (mut server, address) = start(folder.path(), &[]);
     let model = folder.path().join("tiny.safetensors");
     let port = address.strip_prefix("127.0.0.1:").expect("loopback");
@@ -51,14 +62,9 @@ fn serve_says_where_it_is_refuses_a_taken_port_and_ends_at_ctrl_c() {
 
     #[cfg(unix)]
     {
-        let asked = Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap();
+        let asked = Command::new("kill").args(["-INT", &server.0.id().to_string()]).status().unwrap();
         assert!(asked.success());
-        assert_eq!(server.wait().unwrap().code(), Some(0));
-    }
-    #[cfg(not(unix))]
-    {
-        server.kill().unwrap();
-        server.wait().unwrap();
+        assert_eq!(server.0.wait().unwrap().code(), Some(0));
     }
 }
 
@@ -110,19 +116,13 @@ fn clients_that_never_read_cannot_take_more_memory_than_allowed() {
     const MAX_MEMORY: usize = 64;
     const NUM_CLIENTS: usize = 40;
     let folder = tempfile::tempdir().unwrap();
-    let (mut server, address) = start(folder.path(), &["--max-memory", "64", "--max-connections", "400"]);
+    let (server, address) = start(folder.path(), &["--max-memory", "64", "--max-connections", "400"]);
     let ask = |head: &str, body: &[u8]| {
         let mut stream = TcpStream::connect(&address).unwrap();
-        let length = body.len();
+        let (length, kind) = (body.len(), if body.starts_with(b"BM") { "octet-stream" } else { "json" });
         write!(stream, "{head} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n").unwrap();
-        write!(
-            stream,
-            "Content-Type: application/{}\r\n\r\n",
-            if head.contains("name=") { "octet-stream" } else { "json" }
-        )
-        .unwrap();
-        // A server that refuses may close before it has read all.
-        let _ = stream.write_all(body);
+        write!(stream, "Content-Type: application/{kind}\r\n\r\n").unwrap();
+        stream.write_all(body).unwrap();
         stream
     };
     let answer = |mut stream: TcpStream| {
@@ -132,8 +132,7 @@ fn clients_that_never_read_cannot_take_more_memory_than_allowed() {
     };
     // 1500 × 1000 × 3 bytes: kept as a file, as pixels and as a view. A name of a packed format spares the zip its work.
     let file = noise(1500, 1000);
-    let upload = || answer(ask("POST /api/images?name=noise.png", &file));
-    let kept = upload();
+    let kept = answer(ask("POST /api/images?name=noise.png", &file));
     let id = kept
         .split("\"id\":\"")
         .nth(1)
@@ -148,7 +147,7 @@ fn clients_that_never_read_cannot_take_more_memory_than_allowed() {
     };
     // What one upload and one download take, work included.
     assert!(answer(ask("POST /api/downloads", wish(3).as_bytes())).starts_with("HTTP/1.1 200"));
-    let before = peak_memory(server.id());
+    let before = peak_memory(server.0.id());
 
     let mut held = Vec::new();
     let mut num_busy = 0;
@@ -173,7 +172,7 @@ fn clients_that_never_read_cannot_take_more_memory_than_allowed() {
         let _ = unfinished.write_all(&file[..1 << 20]);
         held.push(unfinished);
     }
-    let taken = peak_memory(server.id()) - before.min(peak_memory(server.id()));
+    let taken = peak_memory(server.0.id()) - before;
     println!(
         "{NUM_CLIENTS} clients: {before} MiB before, {taken} MiB more at most; {num_busy} told to come back"
     );
@@ -181,7 +180,4 @@ fn clients_that_never_read_cannot_take_more_memory_than_allowed() {
     assert!(num_busy > 0);
     // Others are still answered.
     assert!(answer(ask("GET /api/model", b"")).starts_with("HTTP/1.1 200"));
-    drop(held);
-    server.kill().unwrap();
-    server.wait().unwrap();
 }

@@ -171,6 +171,9 @@ fn other_sites_are_turned_away_and_answers_are_strict() {
     assert_eq!(with(&format!("Host: {own}\r\n")), 200);
     assert_eq!(with("Host: localhost:1\r\n"), 200);
     assert_eq!(with("Host: evil.example\r\n"), 421);
+    assert_eq!(with(&format!("Host: {own}\r\nHost: evil.example\r\n")), 421);
+    let absolute = format!("GET http://evil.example/api/model HTTP/1.1\r\nHost: {own}\r\n");
+    assert_eq!(server.send(&absolute, b"").status, 421);
     assert_eq!(with(&format!("Host: {own}\r\nOrigin: http://evil.example\r\n")), 403);
     assert_eq!(with(&format!("Host: {own}\r\nSec-Fetch-Site: cross-site\r\n")), 403);
     assert_eq!(with(&format!("Host: {own}\r\nOrigin: http://{own}\r\nSec-Fetch-Site: same-origin\r\n")), 200);
