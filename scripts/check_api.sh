@@ -4,8 +4,8 @@
 # registry the check is skipped, and says so. Needs target/release/vitpcm, or its path as the argument.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-vitpcm=${1:-target/release/vitpcm}
-tools=target/check-api
+vitpcm=$(realpath "${1:-target/release/vitpcm}")
+tools=$PWD/target/check-api
 version=4.32.5
 
 if ! "$tools/bin/python" -c "import schemathesis, sys; sys.exit(schemathesis.__version__ != '$version')" 2>/dev/null; then
@@ -55,6 +55,7 @@ parameters = {{ "path.id" = "{upload()['id']}" }}
 PYTHON
 "$tools/bin/python" "$work/prepare.py" "$url" >"$work/schemathesis.toml"
 
+cd "$work" # Schemathesis leaves files where it runs.
 # Checks left out: random bytes are valid by the schema, but not an image; the other two need ids of the server's own.
 "$tools/bin/st" --config-file "$work/schemathesis.toml" run "${url}api/openapi.json" \
     --phases examples,coverage,fuzzing --max-examples 15 --seed 1 --workers 2 --no-color \

@@ -125,9 +125,8 @@ fn every_documented_answer_is_given_as_documented() {
     api.drive(operation, upload, 201);
     api.drive(operation, Request { path: None, ..upload }, 201);
     api.drive(operation, Request { headers: "Content-Type: application/octet-stream\r\n", ..upload }, 201);
-    for path in ["/api/images?name=a&name=b", "/api/images?name=%FF"] {
-        api.drive(operation, Request { path: Some(path), ..upload }, 400);
-    }
+    api.drive(operation, Request { path: Some("/api/images?name=%FF"), ..upload }, 201);
+    api.drive(operation, Request { path: Some("/api/images?name=a&name=b"), ..upload }, 400);
     api.drive(operation, Request { body: &vec![0; 100_001], ..upload }, 413);
     api.drive(operation, Request { headers: AS_TEXT, ..upload }, 415);
     api.drive(operation, Request { headers: "", ..upload }, 415);
