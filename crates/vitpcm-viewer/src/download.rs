@@ -6,6 +6,7 @@ use crate::bundle::{Bundle, File};
 use crate::kept_image::{KeptImage, MadeMask, MaskWish};
 use crate::memory::too_large;
 use crate::names;
+use crate::object::Object;
 use serde::{Deserialize, Deserializer};
 use std::sync::Arc;
 use vitpcm_exports::{
@@ -102,7 +103,7 @@ pub(crate) struct DownloadWish {
 
 /// An image of a download, with the mask that is wanted of it, which always has the image's own size.
 #[derive(Debug, Deserialize)]
-#[serde(from = "ImageWishFields")]
+#[serde(from = "Object<ImageWishFields>")]
 pub(crate) struct ImageWish {
     pub(crate) id: String,
     mask: MaskWish,
@@ -120,8 +121,8 @@ struct ImageWishFields {
     fill: bool,
 }
 
-impl From<ImageWishFields> for ImageWish {
-    fn from(ImageWishFields { id, tags, crf, fill }: ImageWishFields) -> ImageWish {
+impl From<Object<ImageWishFields>> for ImageWish {
+    fn from(Object(ImageWishFields { id, tags, crf, fill }): Object<ImageWishFields>) -> ImageWish {
         ImageWish { id, mask: MaskWish { tags, crf, fill, ..MaskWish::default() } }
     }
 }

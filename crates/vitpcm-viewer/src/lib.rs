@@ -18,6 +18,7 @@ mod kept_image;
 mod limits;
 mod memory;
 mod names;
+mod object;
 mod routes;
 mod server;
 mod socket;

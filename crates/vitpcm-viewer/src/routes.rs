@@ -11,6 +11,7 @@ use crate::kept_image::{KeptImage, MaskWish, SUGGESTED_FROM};
 use crate::limits::Limits;
 use crate::memory::{Budget, HeldBytes};
 use crate::names;
+use crate::object::Object;
 use crate::work_queue::{Place, WorkQueue};
 use axum::Router;
 use axum::body::Body;
@@ -330,7 +331,8 @@ async fn received_json(app: &App, request: Request) -> Result<(Place, HeldBytes)
 /// What a body says. It may take many times the body's memory, so it is read when its turn has come, and images are looked up
 /// after that: a request that waits holds nothing but its body.
 fn parsed<T: DeserializeOwned>(body: HeldBytes) -> Result<T, Refusal> {
-    serde_json::from_slice(body.as_ref()).map_err(|error| Refusal::bad_request(error.to_string()))
+    let parsed = serde_json::from_slice(body.as_ref());
+    parsed.map(|Object(wish)| wish).map_err(|error| Refusal::bad_request(error.to_string()))
 }
 
 /// A kind that no form of another site can send without asking first.

@@ -190,6 +190,8 @@ fn every_documented_answer_is_given_as_documented() {
         (json!({"format": "png", "images": [{"id": "0"}]}), 404),
         (json!({"format": "exe", "images": [{"id": id}]}), 400),
         (json!({"format": "png"}), 400),
+        (json!({"format": "png", "images": [[id]]}), 400),
+        (json!(["png", [{"id": id}]]), 400),
         (json!(null), 400),
     ] {
         let body = wish.to_string();
