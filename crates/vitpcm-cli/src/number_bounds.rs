@@ -30,13 +30,18 @@ pub(crate) fn megapixels(text: &str) -> Parsed<u64> {
     whole(text, 1..=65_536)
 }
 
-/// Memory of the viewer, or one file sent to it.
-pub(crate) fn mebibytes(text: &str) -> Parsed<usize> {
-    whole(text, 1..=1_048_576)
+/// One file sent to the viewer.
+pub(crate) fn mebibytes(text: &str) -> Parsed<u64> {
+    whole(text, 1..=65_536)
+}
+
+/// Memory of the viewer.
+pub(crate) fn memory_budget(text: &str) -> Parsed<u64> {
+    whole(text, 16..=1_048_576)
 }
 
 /// Clients, or images, that the viewer keeps at a time.
-pub(crate) fn places(text: &str) -> Parsed<usize> {
+pub(crate) fn places(text: &str) -> Parsed<u64> {
     whole(text, 1..=65_536)
 }
 

@@ -28,24 +28,24 @@ pub(crate) struct Args {
     /// Side in pixels to which images are resized for the network [default: the model's own]
     #[arg(long, value_name = "N", value_parser = number_bounds::network_side)]
     size: Option<usize>,
-    /// The largest image that is taken, in megapixels
-    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 50)]
+    /// Largest image accepted, in megapixels
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = number_bounds::megapixels)]
     max_megapixels: u64,
-    /// The largest file that is taken, in MiB
-    #[arg(long, value_name = "N", value_parser = number_bounds::mebibytes, default_value_t = 64)]
-    max_upload: usize,
-    /// Images that are kept at a time; the one not used for longest makes room
-    #[arg(long, value_name = "N", value_parser = number_bounds::places, default_value_t = 200)]
-    max_images: usize,
-    /// Memory for the images that are kept, in MiB
-    #[arg(long, value_name = "N", value_parser = number_bounds::mebibytes, default_value_t = 1024)]
-    max_memory: usize,
-    /// Open connections at a time; further ones wait
-    #[arg(long, value_name = "N", value_parser = number_bounds::places, default_value_t = Limits::default().max_connections)]
-    max_connections: usize,
-    /// Images that wait for the network at a time, the one it works on included; further ones are told to come again
-    #[arg(long, value_name = "N", value_parser = number_bounds::places, default_value_t = Limits::default().max_uploads)]
-    max_waiting: usize,
+    /// Largest file accepted, in MiB
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = number_bounds::mebibytes)]
+    max_upload: u64,
+    /// Number of images kept; the least recently used one makes room
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = number_bounds::places)]
+    max_images: u64,
+    /// Memory for images, uploads and answers, in MiB: half for the images kept, half for what is being sent or received
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = number_bounds::memory_budget)]
+    max_memory: u64,
+    /// Number of open connections; further ones wait
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = number_bounds::places)]
+    max_connections: u64,
+    /// Upload queue length; beyond it the server answers 503
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = number_bounds::places)]
+    max_waiting: u64,
 }
 
 pub(crate) fn serve(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
@@ -56,13 +56,16 @@ pub(crate) fn serve(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         Some(model) => (Segmenter::open(model, &device, options), model.file_name().unwrap_or_default()),
         None => (Segmenter::new(&embedded_model(&device)?, &device, options), "embedded model".as_ref()),
     };
+    // Every bound above fits into 64 bits as bytes.
+    let half_of_memory = (args.max_memory << 20) as usize / 2;
     let limits = Limits {
-        max_upload_bytes: args.max_upload.saturating_mul(1 << 20),
-        max_pixels: args.max_megapixels.saturating_mul(1_000_000),
-        max_images: args.max_images.max(1),
-        max_connections: args.max_connections.max(1),
-        max_uploads: args.max_waiting.max(1),
-        max_kept_bytes: args.max_memory.saturating_mul(1 << 20),
+        max_upload_bytes: (args.max_upload << 20) as usize,
+        max_pixels: args.max_megapixels * 1_000_000,
+        max_images: args.max_images as usize,
+        max_connections: args.max_connections as usize,
+        max_uploads: args.max_waiting as usize,
+        max_kept_bytes: half_of_memory,
+        max_transit_bytes: half_of_memory,
         ..Limits::default()
     };
     let model_name = model_name.to_string_lossy();

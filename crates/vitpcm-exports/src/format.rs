@@ -1,5 +1,8 @@
 //! Which formats there are, and what can be chosen about them.
 
+use crate::labelled_image::LabelledImage;
+use crate::score_dictionary;
+
 /// A format of another tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExportFormat {
@@ -60,6 +63,15 @@ impl ExportFormat {
     /// Whether it cannot be made of a mask alone.
     pub fn needs_scores(self) -> bool {
         matches!(self, ExportFormat::Psa | ExportFormat::Irn)
+    }
+
+    /// Bytes of the scores that it writes of an image: they grow with pixels times classes, and are in memory whole.
+    pub fn scores_bytes(self, image: &LabelledImage<'_>) -> usize {
+        match (self, image.scores) {
+            (ExportFormat::Psa, Some(scores)) => score_dictionary::psa_bytes(scores, image.mask.size()),
+            (ExportFormat::Irn, Some(scores)) => score_dictionary::irn_bytes(scores, image.mask.size()),
+            _ => 0,
+        }
     }
 
     /// Whether 255 is kept as what it is: a pixel of unknown class. Elsewhere it becomes background.

@@ -9,35 +9,47 @@ use vitpcm_masks::resampling::resize_plane;
 const STRIDE: usize = 4;
 
 /// PSA: `{class: scores at the image's size}`.
-pub(crate) fn psa(scores: Scores<'_>, (width, height): (usize, usize)) -> Vec<u8> {
-    let mut pickle = Pickle::default();
+pub(crate) fn psa(scores: Scores<'_>, size: (usize, usize)) -> Vec<u8> {
+    let mut pickle = Pickle::with_room_for(psa_bytes(scores, size));
     pickle.dictionary(|pickle| {
         for class in scored_classes(scores) {
             pickle.int(class as u32 - 1);
-            pickle.floats(&[height, width], &peak_one(scores, class, (width, height)));
+            pickle.planes(&[size.1, size.0], [peak_one(scores, class, size)].into_iter());
         }
     });
     pickle.npy_file()
 }
 
 /// IRN: `keys` (the classes), `cam` (their scores at a quarter of the size) and `high_res` (at the image's size).
-pub(crate) fn irn(scores: Scores<'_>, (width, height): (usize, usize)) -> Vec<u8> {
+pub(crate) fn irn(scores: Scores<'_>, size: (usize, usize)) -> Vec<u8> {
     let classes = scored_classes(scores);
-    let small = (width.div_ceil(STRIDE), height.div_ceil(STRIDE));
-    let planes = |size: (usize, usize)| -> Vec<f32> {
-        classes.iter().flat_map(|&class| peak_one(scores, class, size)).collect()
-    };
+    let planes = |size| classes.iter().map(move |&class| peak_one(scores, class, size));
     let keys: Vec<i64> = classes.iter().map(|&class| class as i64 - 1).collect();
-    let mut pickle = Pickle::default();
+    let mut pickle = Pickle::with_room_for(irn_bytes(scores, size));
     pickle.dictionary(|pickle| {
         pickle.text("keys");
         pickle.array("<i8", &[keys.len()], keys.iter().flat_map(|key| key.to_le_bytes()));
         pickle.text("cam");
-        pickle.floats(&[classes.len(), small.1, small.0], &planes(small));
+        let small = reduced(size);
+        pickle.planes(&[classes.len(), small.1, small.0], planes(small));
         pickle.text("high_res");
-        pickle.floats(&[classes.len(), height, width], &planes((width, height)));
+        pickle.planes(&[classes.len(), size.1, size.0], planes(size));
     });
     pickle.npy_file()
+}
+
+/// Bytes of PSA's scores.
+pub(crate) fn psa_bytes(scores: Scores<'_>, (width, height): (usize, usize)) -> usize {
+    scored_classes(scores).len() * width * height * size_of::<f32>()
+}
+
+/// Bytes of IRN's scores.
+pub(crate) fn irn_bytes(scores: Scores<'_>, size: (usize, usize)) -> usize {
+    psa_bytes(scores, size) + psa_bytes(scores, reduced(size))
+}
+
+fn reduced((width, height): (usize, usize)) -> (usize, usize) {
+    (width.div_ceil(STRIDE), height.div_ceil(STRIDE))
 }
 
 /// Classes with any score: the image's tags, where those were known.
@@ -55,12 +67,22 @@ fn peak_one(scores: Scores<'_>, class: usize, size: (usize, usize)) -> Vec<f32> 
 }
 
 /// A pickle of protocol 3, which every Python 3 reads, made of public names of NumPy only, which all its versions have.
-#[derive(Default)]
+/// It is the only object of a `.npy` file, whose first bytes it starts with.
 struct Pickle {
     bytes: Vec<u8>,
 }
 
 impl Pickle {
+    /// `num_bytes` are those of the arrays.
+    fn with_room_for(num_bytes: usize) -> Pickle {
+        let mut pickle = Pickle { bytes: vitpcm_masks::npy_bytes("|O", &[], b"") };
+        pickle.bytes.reserve_exact(num_bytes + 4096);
+        pickle.op(b"\x80\x03"); // PROTO 3
+        pickle.array_begin("O", &[]);
+        pickle.op(b"]"); // EMPTY_LIST
+        pickle
+    }
+
     fn op(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -83,8 +105,9 @@ impl Pickle {
         self.op(b"u"); // SETITEMS
     }
 
-    fn floats(&mut self, shape: &[usize], values: &[f32]) {
-        self.array("<f4", shape, values.iter().flat_map(|value| value.to_le_bytes()));
+    /// An array of floats, made and written a plane at a time.
+    fn planes(&mut self, shape: &[usize], planes: impl Iterator<Item = Vec<f32>>) {
+        self.array("<f4", shape, planes.flatten().flat_map(f32::to_le_bytes));
     }
 
     /// An array, as NumPy itself pickles one: an empty array whose state is then set.
@@ -114,13 +137,9 @@ impl Pickle {
         self.op(b"\x85R\x89"); // TUPLE1, REDUCE, NEWFALSE
     }
 
-    /// A `.npy` file of a single object: the dictionary pickled so far.
-    fn npy_file(self) -> Vec<u8> {
-        let mut pickle = Pickle { bytes: b"\x80\x03".to_vec() }; // PROTO 3
-        pickle.array_begin("O", &[]);
-        pickle.op(b"]"); // EMPTY_LIST
-        pickle.op(&self.bytes);
-        pickle.op(b"atb."); // APPEND, TUPLE, BUILD, STOP
-        vitpcm_masks::npy_bytes("|O", &[], &pickle.bytes)
+    /// The file, whole.
+    fn npy_file(mut self) -> Vec<u8> {
+        self.op(b"atb."); // APPEND, TUPLE, BUILD, STOP
+        self.bytes
     }
 }

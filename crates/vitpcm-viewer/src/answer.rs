@@ -1,10 +1,20 @@
-//! What a request is answered with when it is not answered with what it asked for: a status and one sentence, as JSON.
+//! Answers: a value as JSON, a file, or a refusal, which is a status and one sentence as JSON. What an answer holds in memory
+//! beyond a few KiB is paid for by a share of a budget until it was sent.
 
-use axum::body::Body;
+use crate::memory::{Budget, PIECE, Paid};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
+use hyper::body::{Frame, SizeHint};
 use serde::Serialize;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use vitpcm::SegmentError;
+
+/// What a route gives.
+pub(crate) type Answer = Result<Response<Body>, Refusal>;
 
 /// Why a request was refused, or failed.
 #[derive(Debug)]
@@ -15,6 +25,9 @@ pub(crate) struct Refusal {
 
 /// Seconds after which a client that was told "busy" may ask again.
 const RETRY_AFTER: &str = "1";
+
+/// Longest message, in characters: some quote what the client sent.
+const MAX_MESSAGE: usize = 500;
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Refusal {
@@ -30,7 +43,7 @@ impl Refusal {
     }
 
     pub(crate) fn busy() -> Refusal {
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too much is waiting already; try again in a second")
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is busy; try again in a second")
     }
 
     pub(crate) fn no_such_image() -> Refusal {
@@ -39,6 +52,15 @@ impl Refusal {
 
     pub(crate) fn bug() -> Refusal {
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed on this request; please report it")
+    }
+
+    /// Its body.
+    pub(crate) fn json(&self) -> Vec<u8> {
+        #[derive(Serialize)]
+        struct Problem {
+            error: String,
+        }
+        json_of(&Problem { error: self.message.chars().take(MAX_MESSAGE).collect() })
     }
 }
 
@@ -53,11 +75,8 @@ impl From<SegmentError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response<Body> {
-        #[derive(Serialize)]
-        struct Problem<'a> {
-            error: &'a str,
-        }
-        let mut response = json(self.status, &Problem { error: &self.message });
+        let mut response = file(JSON, self.json());
+        *response.status_mut() = self.status;
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER));
         }
@@ -65,17 +84,64 @@ impl IntoResponse for Refusal {
     }
 }
 
+pub(crate) const JSON: &str = "application/json";
+
+fn json_of(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("our values have string keys")
+}
+
 /// A value as JSON.
-pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<Body> {
-    let text = serde_json::to_vec(value).expect("our values have string keys");
-    let mut response = bytes("application/json", text);
+pub(crate) fn json(status: StatusCode, value: &impl Serialize, budget: &Budget) -> Answer {
+    let mut response = bytes(JSON, json_of(value).into(), budget)?;
     *response.status_mut() = status;
+    Ok(response)
+}
+
+/// Bytes of a content type. What fits into one piece is free: every connection may hold as much anyway, and a server whose
+/// memory is full of large answers still answers small questions.
+pub(crate) fn bytes(content_type: &'static str, bytes: Bytes, budget: &Budget) -> Answer {
+    if bytes.len() <= PIECE {
+        return Ok(file(content_type, bytes));
+    }
+    let share = budget.take(bytes.len())?;
+    Ok(file(content_type, pieces([Bytes::from_owner(Paid { bytes, share })].into())))
+}
+
+/// A body of a content type.
+pub(crate) fn file(content_type: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 
-/// Bytes of a kind.
-pub(crate) fn bytes(content_type: &'static str, bytes: impl Into<Body>) -> Response<Body> {
-    let mut response = Response::new(bytes.into());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
+/// A body that is handed to the connection piece by piece.
+pub(crate) fn pieces(pieces: VecDeque<Bytes>) -> Body {
+    Body::new(PiecewiseBody(pieces))
+}
+
+struct PiecewiseBody(VecDeque<Bytes>);
+
+impl HttpBody for PiecewiseBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Some(first) = self.0.front_mut() else { return Poll::Ready(None) };
+        let piece = first.split_to(PIECE.min(first.len()));
+        if first.is_empty() {
+            self.0.pop_front();
+        }
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.iter().map(|bytes| bytes.len() as u64).sum())
+    }
 }

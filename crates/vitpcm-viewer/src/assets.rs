@@ -24,7 +24,7 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// A file of the page. Browsers ask again each time: another version of the program may answer at the same address.
 pub(crate) fn answer(content_type: &'static str, content: &'static str) -> Response<Body> {
-    let mut response = answer::bytes(content_type, content);
+    let mut response = answer::file(content_type, content);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
 }

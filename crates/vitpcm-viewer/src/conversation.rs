@@ -1,6 +1,8 @@
 //! One connection without a socket: the bytes a client sends go in, the bytes it would receive come out. Everything between is
 //! what [`connections`](crate::connections) serves; for tests that need many hostile clients a second.
 
+use crate::limits::Limits;
+use crate::socket::Socket;
 use axum::Router;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
@@ -33,7 +35,9 @@ impl Conversation {
         let service = TowerToHyperService::new(self.router.clone());
         // The client's side is closed from the start; its answers are still wanted.
         let mut http = http1::Builder::new();
-        let connection = http.half_close(true).serve_connection(client, service);
+        let connection = http
+            .half_close(true)
+            .serve_connection(Socket::new(client, Limits::default().write_time), service);
         // A client's mistakes end its connection, as they would on a socket.
         let _ = self.runtime.block_on(connection);
         std::mem::take(&mut *answers.lock().expect("nothing panics while it is held"))

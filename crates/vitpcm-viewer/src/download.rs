@@ -1,23 +1,24 @@
 //! Masks as files: what the page offers to save. The formats of other tools are `vitpcm-exports`'; a download of a single
-//! file is that file, any other a zip archive, made in memory.
+//! file is that file, any other a zip archive, made in memory, in pieces.
 
 use crate::answer::Refusal;
+use crate::bundle::{Bundle, File};
 use crate::kept_image::{KeptImage, MadeMask, MaskWish};
+use crate::memory::too_large;
 use crate::names;
+use crate::object::Object;
 use serde::{Deserialize, Deserializer};
-use std::io::Cursor;
 use std::sync::Arc;
 use vitpcm_exports::{
-    Destination, ExportError, ExportFormat, ExportOptions, Exporter, LabelledImage, Memory, Photograph,
-    Scores, Zip,
+    Destination, ExportError, ExportFormat, ExportOptions, Exporter, LabelledImage, Photograph, Scores,
 };
 use vitpcm_masks::{Classes, StoredScores, heat_map, overlay};
 
 /// How strongly an overlay shows the mask; as `vitpcm segment` does.
 const OVERLAY_OPACITY: f32 = 0.55;
 
-/// Most bytes of a download, so that it fits in memory.
-const MAX_BYTES: usize = 256 << 20;
+/// As PNG exports call it.
+const CLASS_LIST: &str = "classes.txt";
 
 /// A format of downloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +103,7 @@ pub(crate) struct DownloadWish {
 
 /// An image of a download, with the mask that is wanted of it, which always has the image's own size.
 #[derive(Debug, Deserialize)]
-#[serde(from = "ImageWishFields")]
+#[serde(from = "Object<ImageWishFields>")]
 pub(crate) struct ImageWish {
     pub(crate) id: String,
     mask: MaskWish,
@@ -120,40 +121,33 @@ struct ImageWishFields {
     fill: bool,
 }
 
-impl From<ImageWishFields> for ImageWish {
-    fn from(ImageWishFields { id, tags, crf, fill }: ImageWishFields) -> ImageWish {
+impl From<Object<ImageWishFields>> for ImageWish {
+    fn from(Object(ImageWishFields { id, tags, crf, fill }): Object<ImageWishFields>) -> ImageWish {
         ImageWish { id, mask: MaskWish { tags, crf, fill, ..MaskWish::default() } }
     }
 }
 
-/// A file to be saved.
-pub(crate) struct File {
-    pub(crate) name: String,
-    pub(crate) content_type: &'static str,
-    pub(crate) bytes: Vec<u8>,
-}
-
-impl From<ExportError> for Refusal {
-    fn from(error: ExportError) -> Refusal {
-        Refusal::unprocessable(error.to_string())
-    }
-}
-
-/// Makes a download of `images`, which are those of the wish, in its order.
+/// Makes a download of `images`, which are those of the wish, in its order, in `files`.
 pub(crate) fn make(
     wish: &DownloadWish,
     images: &[Arc<KeptImage>],
     classes: &Classes,
+    mut files: Bundle,
 ) -> Result<File, Refusal> {
     let names = names::distinct(images.iter().map(|image| image.name.as_str()));
     let wanted = wish.images.iter().zip(images).zip(&names);
     let files = match wish.format {
         Format::Export(format) => {
-            let mut export = Exporter::begin(format, classes, &ExportOptions::default(), Files::default())?;
+            let max_bytes = files.max_bytes();
+            // A single mask needs no class list beside it.
+            if images.len() == 1 && format == ExportFormat::Png {
+                files.leave_out(CLASS_LIST);
+            }
+            let mut export = Exporter::begin(format, classes, &ExportOptions::default(), files)?;
             for ((one, image), name) in wanted {
                 let made = image.mask(&one.mask, classes)?;
                 let segmentation = &made.segmentation;
-                export.add(&LabelledImage {
+                let labelled = LabelledImage {
                     file_name: name,
                     mask: &made.mask,
                     scores: Some(Scores {
@@ -161,47 +155,44 @@ pub(crate) fn make(
                         alignment: segmentation.alignment,
                     }),
                     photograph: Photograph::Bytes(&image.file),
-                })?;
+                };
+                // Scores at full size are made whole before they are written.
+                if format.scores_bytes(&labelled) > max_bytes {
+                    return Err(Refusal::unprocessable(too_large(max_bytes)));
+                }
+                export.add(&labelled)?;
             }
-            let mut files = export.finish()?;
-            // A single mask needs no class list beside it.
-            if images.len() == 1 && format == ExportFormat::Png {
-                files.memory.files.retain(|(name, _)| name.ends_with(".png"));
-            }
-            files
+            export.finish()?
         }
         Format::Overlay | Format::Heatmap | Format::Npz => {
-            let mut files = Files::default();
             for ((one, image), name) in wanted {
                 let made = image.mask(&one.mask, classes)?;
-                for (path, bytes) in own_files(wish.format, image, &made, names::stem(name), classes) {
-                    files.file(&path, &bytes)?;
-                }
+                write_own(wish.format, image, &made, names::stem(name), classes, &mut files)?;
             }
             files
         }
     };
-    bundled(files.memory.files, wish.format)
+    Ok(files.finish(&format!("vitpcm-{}.zip", wish.format.name()))?)
 }
 
-/// Files of our own formats.
-fn own_files(
+/// Writes an image's files in a format of our own.
+fn write_own(
     format: Format,
     image: &KeptImage,
     made: &MadeMask,
     stem: &str,
     classes: &Classes,
-) -> Vec<(String, Vec<u8>)> {
+    files: &mut Bundle,
+) -> Result<(), ExportError> {
     let segmentation = &made.segmentation;
     match format {
         Format::Heatmap => {
-            let shown = segmentation.tags.iter().chain([&0]);
-            let heat_map = |&class: &usize| {
+            for &class in segmentation.tags.iter().chain([&0]) {
                 let name = names::clean(&classes.names()[class]);
                 let picture = heat_map(&segmentation.scores_on_grid, class, image.view_size());
-                (format!("{stem}/{class:03}-{name}.png"), picture.png())
-            };
-            shown.map(heat_map).collect()
+                files.file(&format!("{stem}/{class:03}-{name}.png"), &picture.png())?;
+            }
+            Ok(())
         }
         Format::Npz => {
             let stored = StoredScores {
@@ -210,57 +201,11 @@ fn own_files(
                 image_size: image.size(),
                 alignment: segmentation.alignment,
             };
-            vec![(format!("{stem}.npz"), stored.npz())]
+            files.file(&format!("{stem}.npz"), &stored.npz())
         }
         Format::Overlay | Format::Export(_) => {
             let picture = overlay(image.pixels.as_raw(), &made.mask, OVERLAY_OPACITY);
-            vec![(format!("{stem}-overlay.png"), picture.png())]
+            files.file(&format!("{stem}-overlay.png"), &picture.png())
         }
     }
-}
-
-/// Files in memory, as many bytes of them as a download may have.
-#[derive(Default)]
-struct Files {
-    memory: Memory,
-    num_bytes: usize,
-}
-
-impl Destination for Files {
-    fn begin(&mut self, path: &str) -> Result<(), ExportError> {
-        self.memory.begin(path)
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
-        self.num_bytes += bytes.len();
-        if self.num_bytes > MAX_BYTES {
-            let text = format!("more than {} MiB in one download; choose fewer images", MAX_BYTES >> 20);
-            return Err(ExportError::Io { path: "download".into(), source: std::io::Error::other(text) });
-        }
-        self.memory.write(bytes)
-    }
-
-    fn end(&mut self) -> Result<(), ExportError> {
-        self.memory.end()
-    }
-}
-
-/// One file as it is, several in an archive.
-fn bundled(mut files: Vec<(String, Vec<u8>)>, format: Format) -> Result<File, Refusal> {
-    if files.len() == 1 {
-        let (path, bytes) = files.remove(0);
-        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-        let content_type = match name.rsplit('.').next() {
-            Some("png") => "image/png",
-            Some("json") => "application/json",
-            _ => "application/octet-stream",
-        };
-        return Ok(File { name, content_type, bytes });
-    }
-    let mut archive = Zip::new(Cursor::new(Vec::new()));
-    for (path, bytes) in files {
-        archive.file(&path, &bytes)?;
-    }
-    let bytes = archive.finish()?.into_inner();
-    Ok(File { name: format!("vitpcm-{}.zip", format.name()), content_type: "application/zip", bytes })
 }

@@ -1,56 +1,65 @@
 //! The images kept: bounded in number and bytes, the one not used for longest goes first. An image is reached only by the id
 //! that its sender was told, which cannot be guessed.
 
+use crate::answer::Refusal;
 use crate::kept_image::KeptImage;
+use crate::memory::Budget;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The images kept.
 pub(crate) struct Gallery {
     max_images: usize,
-    max_bytes: usize,
+    budget: Budget,
     shelf: Mutex<Shelf>,
 }
 
 #[derive(Default)]
 struct Shelf {
     images: HashMap<String, Kept>,
-    num_bytes: usize,
     /// Counts uses.
     clock: u64,
 }
 
 struct Kept {
     image: Arc<KeptImage>,
-    num_bytes: usize,
     last_used: u64,
 }
 
 impl Gallery {
     pub(crate) fn new(max_images: usize, max_bytes: usize) -> Gallery {
-        Gallery { max_images, max_bytes, shelf: Mutex::default() }
+        Gallery { max_images, budget: Budget::new(max_bytes), shelf: Mutex::default() }
     }
 
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an image and gives its id. Others may have to go.
-    pub(crate) fn keep(&self, image: Arc<KeptImage>) -> String {
-        let id = random_id();
+    /// Keeps an image and gives its id. Others may have to go, but none that a request works with.
+    pub(crate) fn keep(&self, mut image: KeptImage) -> Result<(String, Arc<KeptImage>), Refusal> {
         let num_bytes = image.num_bytes();
-        let mut shelf = self.shelf();
-        while !shelf.images.is_empty()
-            && (shelf.images.len() >= self.max_images || shelf.num_bytes + num_bytes > self.max_bytes)
-        {
-            let oldest = shelf.images.iter().min_by_key(|(_, kept)| kept.last_used).map(|(id, _)| id.clone());
-            shelf.remove(&oldest.expect("the shelf is not empty"));
+        if num_bytes > self.budget.num_bytes() {
+            let (needed, there_are) = (num_bytes.div_ceil(1 << 20), self.budget.num_bytes() >> 20);
+            let text =
+                format!("{}: takes {needed} MiB of memory; there are {there_are} for images", image.name);
+            return Err(Refusal::unprocessable(text));
         }
+        let mut shelf = self.shelf();
+        let share = loop {
+            let has_place = shelf.images.len() < self.max_images;
+            if let Some(share) = has_place.then(|| self.budget.take(num_bytes).ok()).flatten() {
+                break share;
+            }
+            if !shelf.remove_oldest() {
+                return Err(Refusal::busy());
+            }
+        };
+        image.hold(share);
+        let (id, image) = (random_id(), Arc::new(image));
         shelf.clock += 1;
-        shelf.num_bytes += num_bytes;
-        let kept = Kept { image, num_bytes, last_used: shelf.clock };
+        let kept = Kept { image: image.clone(), last_used: shelf.clock };
         shelf.images.insert(id.clone(), kept);
-        id
+        Ok((id, image))
     }
 
     /// An image, if it is still kept.
@@ -65,15 +74,16 @@ impl Gallery {
 
     /// Forgets an image; false if there was none.
     pub(crate) fn forget(&self, id: &str) -> bool {
-        self.shelf().remove(id)
+        self.shelf().images.remove(id).is_some()
     }
 }
 
 impl Shelf {
-    fn remove(&mut self, id: &str) -> bool {
-        let removed = self.images.remove(id);
-        self.num_bytes -= removed.as_ref().map_or(0, |kept| kept.num_bytes);
-        removed.is_some()
+    /// Makes room, if there is an image that no request works with: the memory of others would not come back.
+    fn remove_oldest(&mut self) -> bool {
+        let unused = self.images.iter().filter(|(_, kept)| Arc::strong_count(&kept.image) == 1);
+        let oldest = unused.min_by_key(|(_, kept)| kept.last_used).map(|(id, _)| id.clone());
+        oldest.and_then(|id| self.images.remove(&id)).is_some()
     }
 }
 
@@ -92,7 +102,7 @@ mod tests {
     use vitpcm_masks::ScoreMap;
     use vitpcm_masks::resampling::Alignment;
 
-    fn image(side: u32) -> Arc<KeptImage> {
+    fn image(side: u32) -> KeptImage {
         let scores = RawScores {
             scores_on_grid: ScoreMap::new(2, 1, 1, vec![0.5; 2]).unwrap(),
             tag_probabilities: vec![0.5; 2],
@@ -100,28 +110,36 @@ mod tests {
             image_size: (side as usize, side as usize),
             alignment: Alignment::HalfPixel,
         };
-        Arc::new(KeptImage::new("a".to_owned(), Vec::new(), RgbImage::new(side, side), scores).unwrap())
+        KeptImage::new("a".to_owned(), Vec::new(), RgbImage::new(side, side), scores).unwrap()
+    }
+
+    fn keep(gallery: &Gallery, side: u32) -> String {
+        gallery.keep(image(side)).unwrap().0
     }
 
     #[test]
     fn the_image_not_used_for_longest_goes_first() {
         let gallery = Gallery::new(2, usize::MAX);
-        let (first, second) = (gallery.keep(image(1)), gallery.keep(image(1)));
+        let (first, second) = (keep(&gallery, 1), keep(&gallery, 1));
         assert!(gallery.image(&first).is_some());
-        let third = gallery.keep(image(1));
+        let third = keep(&gallery, 1);
         assert!(gallery.image(&second).is_none());
         assert!(gallery.image(&first).is_some() && gallery.image(&third).is_some());
         assert!(gallery.forget(&first) && !gallery.forget(&first));
     }
 
     #[test]
-    fn bytes_are_bounded_and_the_newest_image_always_stays() {
-        let one = image(50).num_bytes();
+    fn bytes_are_bounded_and_an_image_in_use_takes_its_share() {
+        let one = image(50).num_bytes().next_multiple_of(1 << 10);
         let gallery = Gallery::new(100, 3 * one);
-        let ids: Vec<String> = (0..5).map(|_| gallery.keep(image(50))).collect();
+        let ids: Vec<String> = (0..5).map(|_| keep(&gallery, 50)).collect();
         assert_eq!(ids.iter().filter(|id| gallery.image(id).is_some()).count(), 3);
-        let large = gallery.keep(image(500));
-        assert!(gallery.image(&large).is_some());
-        assert_eq!(ids.iter().filter(|id| gallery.image(id).is_some()).count(), 0);
+        assert!(gallery.keep(image(500)).is_err());
+        let in_use: Vec<_> = ids.iter().filter_map(|id| gallery.image(id)).collect();
+        assert!(gallery.keep(image(50)).is_err());
+        assert!(ids.iter().filter(|id| gallery.forget(id)).count() == 3);
+        assert!(gallery.keep(image(50)).is_err());
+        drop(in_use);
+        keep(&gallery, 50);
     }
 }

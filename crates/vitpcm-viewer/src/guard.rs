@@ -8,14 +8,14 @@
 use crate::answer::Refusal;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Sent with every answer.
-const HEADERS: [(HeaderName, &str); 7] = [
+pub(crate) const HEADERS: [(HeaderName, &str); 7] = [
     (
         header::CONTENT_SECURITY_POLICY,
         "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'none'; \
@@ -34,7 +34,7 @@ pub(crate) type OwnName = Arc<Option<String>>;
 
 /// Lets a request pass, or refuses it; sets the headers of the answer.
 pub(crate) async fn guard(State(own_name): State<OwnName>, request: Request, next: Next) -> Response<Body> {
-    let mut response = match check(request.headers(), own_name.as_deref()) {
+    let mut response = match check(request.uri(), request.headers(), own_name.as_deref()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
@@ -45,11 +45,13 @@ pub(crate) async fn guard(State(own_name): State<OwnName>, request: Request, nex
     response
 }
 
-fn check(headers: &HeaderMap, own_name: Option<&str>) -> Result<(), Refusal> {
+fn check(uri: &Uri, headers: &HeaderMap, own_name: Option<&str>) -> Result<(), Refusal> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("unreadable"));
     let host = text("host").unwrap_or_default();
-    if !is_own_host(host, own_name) {
-        let message = "the Host header names another server; use the address that `vitpcm serve` printed";
+    // A second Host, or an address with a host in it, could be read differently by a proxy.
+    let is_plain = headers.get_all("host").iter().count() == 1 && uri.authority().is_none();
+    if !is_plain || !is_own_host(host, own_name) {
+        let message = "addressed to another server; use the address that `vitpcm serve` printed";
         return Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, message));
     }
     let is_own_origin = |origin: &str| origin.strip_prefix("http://") == Some(host);
@@ -95,7 +97,7 @@ mod tests {
             let headers = pairs
                 .iter()
                 .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-            check(&headers.collect(), None).is_ok()
+            check(&Uri::from_static("/"), &headers.collect(), None).is_ok()
         };
         assert!(check(&[("host", "localhost:1")]));
         assert!(check(&[
@@ -110,5 +112,6 @@ mod tests {
         assert!(!check(&[("host", "localhost:1"), ("sec-fetch-site", "cross-site")]));
         assert!(!check(&[("host", "localhost:1"), ("sec-fetch-site", "same-site")]));
         assert!(!check(&[]));
+        assert!(!check(&[("host", "localhost:1"), ("host", "evil.example")]));
     }
 }

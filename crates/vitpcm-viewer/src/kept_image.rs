@@ -2,10 +2,13 @@
 //! the CRF, at the size of the page's view or the image's own. The network never runs here.
 
 use crate::answer::Refusal;
+use crate::memory::Share;
+use axum::body::Bytes;
 use image::codecs::jpeg::JpegEncoder;
 use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder, RgbImage};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use vitpcm::{CrfParams, RawScores, Refinement, Segmentation, TagMode, UnsureBackground};
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
@@ -26,11 +29,11 @@ const VIEW_QUALITY: u8 = 92;
 
 /// Which tags a mask is wanted for.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "tags: expected a list of class names, \"suggested\" or \"any\"")]
 pub(crate) enum TagsWanted {
     Word(TagsWord),
-    /// Names of classes.
-    Given(Vec<String>),
+    /// Names of classes, each once: this is kept with the mask, and a list may repeat one a hundred thousand times.
+    Given(BTreeSet<String>),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -92,9 +95,11 @@ pub(crate) struct KeptImage {
     pub(crate) scores: RawScores,
     /// A smaller copy, where the image is larger than the view.
     view: Option<RgbImage>,
-    view_jpeg: Vec<u8>,
+    view_jpeg: Bytes,
     /// The mask that was made last: a download usually follows the mask that was looked at.
     last: Mutex<Option<(MaskWish, Arc<MadeMask>)>>,
+    /// Pays for its memory once it is in the gallery.
+    share: Option<Share>,
 }
 
 impl KeptImage {
@@ -110,7 +115,13 @@ impl KeptImage {
         JpegEncoder::new_with_quality(&mut view_jpeg, VIEW_QUALITY)
             .encode(shown.as_raw(), shown.width(), shown.height(), ExtendedColorType::Rgb8)
             .map_err(|error| Refusal::unprocessable(format!("{name}: {error}")))?;
-        Ok(KeptImage { name, file, pixels, scores, view, view_jpeg, last: Mutex::new(None) })
+        let (view_jpeg, last) = (view_jpeg.into(), Mutex::new(None));
+        Ok(KeptImage { name, file, pixels, scores, view, view_jpeg, last, share: None })
+    }
+
+    /// Pays for its memory as long as it lives.
+    pub(crate) fn hold(&mut self, share: Share) {
+        self.share = Some(share);
     }
 
     /// Bytes that it takes in memory, its last mask at its largest included.
@@ -134,8 +145,8 @@ impl KeptImage {
         (self.view().width() as usize, self.view().height() as usize)
     }
 
-    pub(crate) fn view_jpeg(&self) -> &[u8] {
-        &self.view_jpeg
+    pub(crate) fn view_jpeg(&self) -> Bytes {
+        self.view_jpeg.clone()
     }
 
     /// A class's probabilities on the grid, as an 8-bit grey PNG: 0 to 255 for 0 to 1.
@@ -202,7 +213,7 @@ fn crf_params(strength: f32) -> Result<CrfParams, Refusal> {
     })
 }
 
-fn tag_indices(names: &[String], classes: &Classes) -> Result<Vec<usize>, Refusal> {
+fn tag_indices(names: &BTreeSet<String>, classes: &Classes) -> Result<Vec<usize>, Refusal> {
     let index = |name: &String| classes.index_of(name).filter(|&index| index > 0);
     let unknown = |name: &String| {
         let known = classes.names()[1..].join(", ");
@@ -212,7 +223,6 @@ fn tag_indices(names: &[String], classes: &Classes) -> Result<Vec<usize>, Refusa
     let mut indices =
         names.iter().map(|name| index(name).ok_or_else(|| unknown(name))).collect::<Result<Vec<_>, _>>()?;
     indices.sort_unstable();
-    indices.dedup();
     Ok(indices)
 }
 

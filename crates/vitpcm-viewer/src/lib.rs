@@ -8,6 +8,7 @@
 
 mod answer;
 mod assets;
+mod bundle;
 mod connections;
 mod conversation;
 mod download;
@@ -15,9 +16,12 @@ mod gallery;
 mod guard;
 mod kept_image;
 mod limits;
+mod memory;
 mod names;
+mod object;
 mod routes;
 mod server;
+mod socket;
 mod work_queue;
 
 pub use conversation::Conversation;

@@ -1,4 +1,4 @@
-//! What the server takes on: how large, how many, how long. Memory is bounded by their sum (docs/viewer.md).
+//! What the server takes on: how large, how many, how long. What they bound memory to is in docs/viewer.md.
 
 use std::time::Duration;
 
@@ -11,8 +11,11 @@ pub struct Limits {
     pub max_pixels: u64,
     /// Images kept; the one not used for longest makes room for a new one.
     pub max_images: usize,
-    /// Bytes of all images kept, with their scores. The newest image is kept even if it alone is larger.
+    /// Bytes of all images kept, with their scores. An image that needs more alone: 422.
     pub max_kept_bytes: usize,
+    /// Bytes of all requests being received and all answers being sent; half of them for one download. Beyond it: 503 with
+    /// `Retry-After`.
+    pub max_transit_bytes: usize,
     /// Uploads that wait for the network, the one it works on included. Beyond it: 503 with `Retry-After`.
     pub max_uploads: usize,
     /// Requests that wait for a mask or a download, those being made included. Beyond it: 503.
@@ -25,8 +28,27 @@ pub struct Limits {
     pub head_time: Duration,
     /// Time a client may take to send a request's body. Beyond it: 408.
     pub body_time: Duration,
+    /// Time a client may take to read 64 KiB of an answer. Beyond it the connection is closed.
+    pub write_time: Duration,
     /// Time a request may wait for its turn. Beyond it: 503.
     pub queue_time: Duration,
+}
+
+impl Limits {
+    /// Largest upload that there is room for.
+    pub(crate) fn upload_bytes(&self) -> usize {
+        self.max_upload_bytes.min(self.max_transit_bytes)
+    }
+
+    /// Most pixels of an image that there is room for: its colours and a mask take four bytes a pixel.
+    pub(crate) fn pixels(&self) -> u64 {
+        self.max_pixels.min(self.max_kept_bytes as u64 / 4)
+    }
+
+    /// Most bytes of one download.
+    pub(crate) fn download_bytes(&self) -> usize {
+        self.max_transit_bytes / 2
+    }
 }
 
 impl Default for Limits {
@@ -35,13 +57,15 @@ impl Default for Limits {
             max_upload_bytes: 64 << 20,
             max_pixels: 50_000_000,
             max_images: 200,
-            max_kept_bytes: 1 << 30,
+            max_kept_bytes: 512 << 20,
+            max_transit_bytes: 512 << 20,
             max_uploads: 8,
             max_mask_requests: 32,
             max_connections: 128,
             max_export_images: 200,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),
+            write_time: Duration::from_secs(30),
             queue_time: Duration::from_secs(60),
         }
     }

@@ -1,21 +1,25 @@
 //! The API, one function a route: what comes in is checked here, work is handed to the queues, answers are JSON.
 //! `assets/openapi.json` describes it to others; a test holds both together.
 
-use crate::answer::{Refusal, bytes, json};
+use crate::answer::{self, Answer, Refusal, bytes, json};
 use crate::assets::{self, ASSETS};
+use crate::bundle::Bundle;
 use crate::download::{self, DownloadWish, Format};
 use crate::gallery::Gallery;
 use crate::guard::{OwnName, guard};
 use crate::kept_image::{KeptImage, MaskWish, SUGGESTED_FROM};
 use crate::limits::Limits;
+use crate::memory::{Budget, HeldBytes};
 use crate::names;
+use crate::object::Object;
 use crate::work_queue::{Place, WorkQueue};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{FromRequestParts, Path, Query, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::BodyExt;
@@ -40,6 +44,8 @@ pub(crate) struct App {
     pub(crate) model_name: String,
     pub(crate) limits: Limits,
     pub(crate) gallery: Gallery,
+    /// For requests being received and answers being sent.
+    pub(crate) transit: Budget,
     /// Decoding and the network: one image at a time, on all cores.
     pub(crate) uploads: WorkQueue,
     /// Masks and downloads, which do not wait for the network.
@@ -49,28 +55,52 @@ pub(crate) struct App {
 }
 
 type Shared = State<Arc<App>>;
-type Answer = Result<Response<Body>, Refusal>;
+
+/// The routes of the API; `/api/openapi.json` is a file ([`ASSETS`]).
+fn api() -> [(&'static str, MethodRouter<Arc<App>>); 7] {
+    [
+        ("/api/model", get(model)),
+        ("/api/images", post(take_image)),
+        ("/api/images/{id}", get(image).delete(forget_image)),
+        ("/api/images/{id}/view", get(view)),
+        ("/api/images/{id}/scores/{class}", get(scores)),
+        ("/api/images/{id}/mask", post(mask)),
+        ("/api/downloads", post(make_download)),
+    ]
+}
 
 /// All routes, guarded.
 pub(crate) fn router(app: Arc<App>, own_name: OwnName) -> Router {
-    let mut router = Router::new()
-        .route("/api/model", get(model))
-        .route("/api/images", post(take_image))
-        .route("/api/images/{id}", get(image).delete(forget_image))
-        .route("/api/images/{id}/view", get(view))
-        .route("/api/images/{id}/scores/{class}", get(scores))
-        .route("/api/images/{id}/mask", post(mask))
-        .route("/api/downloads", post(make_download));
+    let mut router = Router::new();
+    for (path, methods) in api() {
+        router = router.route(path, methods);
+    }
     for (path, content_type, content) in ASSETS {
         router = router.route(path, get(move || async move { assets::answer(content_type, content) }));
     }
     router
-        .fallback(async || Refusal::new(StatusCode::NOT_FOUND, "there is nothing at this address"))
+        .fallback(async || no_such_address())
         .method_not_allowed_fallback(async || {
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not answer to this method")
         })
         .layer(axum::middleware::from_fn_with_state(own_name, guard))
         .with_state(app)
+}
+
+fn no_such_address() -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, "there is nothing at this address")
+}
+
+/// The parameters in an address. One that is not UTF-8 names nothing.
+struct InPath<T>(T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<InPath<T>, Refusal> {
+        let path = Path::from_request_parts(parts, state).await;
+        path.map(|Path(parameters)| InPath(parameters)).map_err(|_| no_such_address())
+    }
 }
 
 #[derive(Serialize)]
@@ -103,7 +133,7 @@ struct LimitsInfo {
     download_images: usize,
 }
 
-async fn model(State(app): Shared) -> Response<Body> {
+async fn model(State(app): Shared) -> Answer {
     let class = |(index, name)| ClassInfo { name, colour: voc_colour(index as u8) };
     let names = app.segmenter.classes().names().iter().map(String::as_str);
     let limits = &app.limits;
@@ -114,13 +144,13 @@ async fn model(State(app): Shared) -> Response<Body> {
             .map(|f| FormatInfo { name: f.name(), title: f.title(), description: f.description() })
             .collect(),
         limits: LimitsInfo {
-            upload_bytes: limits.max_upload_bytes,
-            pixels: limits.max_pixels,
+            upload_bytes: limits.upload_bytes(),
+            pixels: limits.pixels(),
             images: limits.max_images,
             download_images: limits.max_export_images,
         },
     };
-    json(StatusCode::OK, &info)
+    json(StatusCode::OK, &info, &app.transit)
 }
 
 #[derive(Deserialize)]
@@ -172,31 +202,31 @@ async fn take_image(
     parameter: Result<Query<NameParameter>, QueryRejection>,
     request: Request,
 ) -> Answer {
-    let Query(parameter) = parameter.map_err(|problem| Refusal::bad_request(problem.body_text()))?;
+    let Query(parameter) = parameter.map_err(|error| Refusal::bad_request(error.body_text()))?;
     let is_image = |kind: &str| kind.starts_with("image/") || kind == "application/octet-stream";
     check_content_type(request.headers(), is_image, "an image file, as image/… or application/octet-stream")?;
-    let (place, bytes) =
-        received(request, app.uploads.enter(), app.limits.max_upload_bytes, &app.limits).await?;
+    let (place, body) = received(request, app.uploads.enter(), app.limits.upload_bytes(), &app).await?;
     let worker = app.clone();
     let work = move || {
         let name = names::clean(&parameter.name);
-        let limits = ImageLimits { max_pixels: worker.limits.max_pixels };
-        let pixels = decode_image(&name, &bytes, &limits);
+        let limits = ImageLimits { max_pixels: worker.limits.pixels() };
+        let pixels = decode_image(&name, body.as_ref(), &limits);
         let pixels = pixels.map_err(|error| Refusal::unprocessable(error.to_string()))?;
         let scores = worker.segmenter.score(&pixels)?;
-        let image = Arc::new(KeptImage::new(name, bytes, pixels, scores)?);
-        Ok((worker.gallery.keep(image.clone()), image))
+        let (file, _share) = body.into_parts();
+        worker.gallery.keep(KeptImage::new(name, file, pixels, scores)?)
     };
     let (id, image) = app.uploads.run(place, work).await?;
-    Ok(json(StatusCode::CREATED, &ImageInfo::new(&id, &image, app.segmenter.classes())))
+    let info = ImageInfo::new(&id, &image, app.segmenter.classes());
+    json(StatusCode::CREATED, &info, &app.transit)
 }
 
-async fn image(State(app): Shared, Path(id): Path<String>) -> Answer {
+async fn image(State(app): Shared, InPath(id): InPath<String>) -> Answer {
     let image = app.gallery.image(&id).ok_or_else(Refusal::no_such_image)?;
-    Ok(json(StatusCode::OK, &ImageInfo::new(&id, &image, app.segmenter.classes())))
+    json(StatusCode::OK, &ImageInfo::new(&id, &image, app.segmenter.classes()), &app.transit)
 }
 
-async fn forget_image(State(app): Shared, Path(id): Path<String>) -> Answer {
+async fn forget_image(State(app): Shared, InPath(id): InPath<String>) -> Answer {
     if !app.gallery.forget(&id) {
         return Err(Refusal::no_such_image());
     }
@@ -205,16 +235,16 @@ async fn forget_image(State(app): Shared, Path(id): Path<String>) -> Answer {
     Ok(response)
 }
 
-async fn view(State(app): Shared, Path(id): Path<String>) -> Answer {
+async fn view(State(app): Shared, InPath(id): InPath<String>) -> Answer {
     let image = app.gallery.image(&id).ok_or_else(Refusal::no_such_image)?;
-    Ok(bytes("image/jpeg", image.view_jpeg().to_vec()))
+    bytes("image/jpeg", image.view_jpeg(), &app.transit)
 }
 
-async fn scores(State(app): Shared, Path((id, class)): Path<(String, String)>) -> Answer {
+async fn scores(State(app): Shared, InPath((id, class)): InPath<(String, String)>) -> Answer {
     let image = app.gallery.image(&id).ok_or_else(Refusal::no_such_image)?;
     let no_such_class = || Refusal::new(StatusCode::NOT_FOUND, "the model has no class of this name");
     let class = app.segmenter.classes().index_of(&class).ok_or_else(no_such_class)?;
-    Ok(bytes("image/png", image.scores_png(class)))
+    bytes("image/png", image.scores_png(class).into(), &app.transit)
 }
 
 #[derive(Serialize)]
@@ -236,11 +266,12 @@ struct Area<'a> {
     share: f64,
 }
 
-async fn mask(State(app): Shared, Path(id): Path<String>, request: Request) -> Answer {
-    let (place, wish) = wish::<MaskWish>(&app, request).await?;
-    let image = app.gallery.image(&id).ok_or_else(Refusal::no_such_image)?;
+async fn mask(State(app): Shared, InPath(id): InPath<String>, request: Request) -> Answer {
+    let (place, body) = received_json(&app, request).await?;
     let worker = app.clone();
     let work = move || {
+        let wish: MaskWish = parsed(body)?;
+        let image = worker.gallery.image(&id).ok_or_else(Refusal::no_such_image)?;
         let started = Instant::now();
         let classes = worker.segmenter.classes();
         let made = worker.mask_threads.install(|| image.mask(&wish, classes))?;
@@ -262,38 +293,46 @@ async fn mask(State(app): Shared, Path(id): Path<String>, request: Request) -> A
             mask: format!("data:image/png;base64,{}", STANDARD.encode(png)),
             milliseconds: (started.elapsed().as_secs_f64() * 1e4).round() / 10.0,
         };
-        Ok(json(StatusCode::OK, &info))
+        json(StatusCode::OK, &info, &worker.transit)
     };
     app.masks.run(place, work).await
 }
 
 async fn make_download(State(app): Shared, request: Request) -> Answer {
-    let (place, wish) = wish::<DownloadWish>(&app, request).await?;
-    let limit = app.limits.max_export_images;
-    if wish.images.is_empty() || wish.images.len() > limit {
-        let text = format!("{} images; expected 1 to {limit}", wish.images.len());
-        return Err(Refusal::unprocessable(text));
-    }
-    let find = |one: &download::ImageWish| app.gallery.image(&one.id).ok_or_else(Refusal::no_such_image);
-    let images = wish.images.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+    let (place, body) = received_json(&app, request).await?;
     let worker = app.clone();
     let work = move || {
+        let wish: DownloadWish = parsed(body)?;
+        let limit = worker.limits.max_export_images;
+        if wish.images.is_empty() || wish.images.len() > limit {
+            let text = format!("{} images; expected 1 to {limit}", wish.images.len());
+            return Err(Refusal::unprocessable(text));
+        }
+        let find =
+            |one: &download::ImageWish| worker.gallery.image(&one.id).ok_or_else(Refusal::no_such_image);
+        let images = wish.images.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+        let files = Bundle::new(&worker.transit, worker.limits.download_bytes());
         let classes = worker.segmenter.classes();
-        worker.mask_threads.install(|| download::make(&wish, &images, classes))
+        worker.mask_threads.install(|| download::make(&wish, &images, classes, files))
     };
     let file = app.masks.run(place, work).await?;
-    let mut response = bytes(file.content_type, file.bytes);
+    let mut response = answer::file(file.content_type, answer::pieces(file.pieces));
     let name = HeaderValue::try_from(names::attachment(&file.name)).map_err(|_| Refusal::bug())?;
     response.headers_mut().insert(header::CONTENT_DISPOSITION, name);
     Ok(response)
 }
 
 /// The body of a request for a mask or a download, with a place in the queue.
-async fn wish<T: DeserializeOwned>(app: &App, request: Request) -> Result<(Place, T), Refusal> {
-    check_content_type(request.headers(), |kind| kind == "application/json", "application/json")?;
-    let (place, bytes) = received(request, app.masks.enter(), MAX_WISH_BYTES, &app.limits).await?;
-    let wish = serde_json::from_slice(&bytes).map_err(|error| Refusal::bad_request(error.to_string()))?;
-    Ok((place, wish))
+async fn received_json(app: &App, request: Request) -> Result<(Place, HeldBytes), Refusal> {
+    check_content_type(request.headers(), |kind| kind == answer::JSON, answer::JSON)?;
+    received(request, app.masks.enter(), MAX_WISH_BYTES, app).await
+}
+
+/// What a body says. It may take many times the body's memory, so it is read when its turn has come, and images are looked up
+/// after that: a request that waits holds nothing but its body.
+fn parsed<T: DeserializeOwned>(body: HeldBytes) -> Result<T, Refusal> {
+    let parsed = serde_json::from_slice(body.as_ref());
+    parsed.map(|Object(wish)| wish).map_err(|error| Refusal::bad_request(error.to_string()))
 }
 
 /// A kind that no form of another site can send without asking first.
@@ -311,26 +350,29 @@ fn check_content_type(
     Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
 }
 
-/// Reads a body, if there is a place in the queue for it and it is not too large. What is refused is still read, and thrown
-/// away, within reason: a client that is writing would not see an answer that comes with the closing of the connection.
+/// Reads a body, if there is a place in the queue and memory for it and it is not too large. What is refused is still read, and
+/// thrown away, within reason: a client that is writing would not see an answer that comes with the closing of the connection.
 async fn received(
     request: Request,
     place: Result<Place, Refusal>,
     max_bytes: usize,
-    limits: &Limits,
-) -> Result<(Place, Vec<u8>), Refusal> {
+    app: &App,
+) -> Result<(Place, HeldBytes), Refusal> {
     let too_large = || {
         let text = format!("the request has more than {max_bytes} bytes");
         Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text)
     };
     let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|n| n.to_str().ok()?.parse().ok());
     let is_too_large = announced.is_some_and(|length: usize| length > max_bytes);
-    if request.headers().contains_key(header::EXPECT) && (is_too_large || place.is_err()) {
-        return Err(place.err().unwrap_or_else(too_large)); // Nothing was sent yet.
+    let mut taken = if is_too_large { Err(too_large()) } else { place };
+    if request.headers().contains_key(header::EXPECT) {
+        taken = Ok(taken?); // Nothing was sent yet.
     }
+    let expected = announced.unwrap_or(max_bytes);
+    let mut held = HeldBytes::new(&app.transit)?;
     let mut body = request.into_body();
     let read = async {
-        let (mut bytes, mut num_bytes) = (Vec::new(), 0);
+        let mut num_bytes = 0;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| Refusal::bad_request("the request ended early"))?;
             let Some(data) = frame.data_ref() else { continue };
@@ -338,15 +380,34 @@ async fn received(
             if num_bytes > max_bytes.saturating_mul(MAX_DISCARDED) {
                 break;
             }
-            if num_bytes > max_bytes || is_too_large || place.is_err() {
-                bytes = Vec::new();
-            } else {
-                bytes.extend_from_slice(data);
+            let added = match &taken {
+                Ok(_) if num_bytes > max_bytes => Err(too_large()),
+                Ok(_) => held.extend(data, expected),
+                Err(_) => Ok(()),
+            };
+            if let Err(refusal) = added {
+                taken = Err(refusal);
+                held = HeldBytes::new(&app.transit)?;
             }
         }
-        if num_bytes > max_bytes || is_too_large { Err(too_large()) } else { Ok(bytes) }
+        Ok((taken?, held))
     };
     let too_slow = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request took too long to arrive");
-    let bytes = tokio::time::timeout(limits.body_time, read).await.map_err(too_slow)??;
-    Ok((place?, bytes))
+    tokio::time::timeout(app.limits.body_time, read).await.map_err(too_slow)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_openapi_document_lists_the_routes_there_are() {
+        let (_, _, document) = ASSETS.into_iter().find(|(path, ..)| *path == "/api/openapi.json").unwrap();
+        let document: serde_json::Value = serde_json::from_str(document).unwrap();
+        let documented: BTreeSet<_> =
+            document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+        let files = ASSETS.iter().map(|(path, ..)| *path).filter(|path| path.starts_with("/api"));
+        assert_eq!(documented, api().iter().map(|(path, _)| *path).chain(files).collect());
+    }
 }

@@ -4,6 +4,7 @@ use crate::connections;
 use crate::conversation::Conversation;
 use crate::gallery::Gallery;
 use crate::limits::Limits;
+use crate::memory::Budget;
 use crate::routes::{App, router};
 use crate::work_queue::WorkQueue;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -83,6 +84,7 @@ impl Server {
             segmenter,
             model_name: model_name.to_owned(),
             gallery: Gallery::new(limits.max_images, limits.max_kept_bytes),
+            transit: Budget::new(limits.max_transit_bytes),
             uploads: WorkQueue::new(limits.max_uploads, 1, limits.queue_time),
             masks: WorkQueue::new(limits.max_mask_requests, 1, limits.queue_time),
             mask_threads: mask_threads.map_err(|error| ServerError::Start(error.to_string()))?,

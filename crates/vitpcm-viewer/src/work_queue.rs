@@ -20,7 +20,7 @@ impl WorkQueue {
     /// `places` requests are taken on, of which `workers` are worked on at a time.
     pub(crate) fn new(places: usize, workers: usize, queue_time: Duration) -> WorkQueue {
         WorkQueue {
-            places: Arc::new(Semaphore::new(places.max(1))),
+            places: Arc::new(Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS))),
             workers: Arc::new(Semaphore::new(workers.max(1))),
             queue_time,
         }

@@ -171,6 +171,9 @@ fn other_sites_are_turned_away_and_answers_are_strict() {
     assert_eq!(with(&format!("Host: {own}\r\n")), 200);
     assert_eq!(with("Host: localhost:1\r\n"), 200);
     assert_eq!(with("Host: evil.example\r\n"), 421);
+    assert_eq!(with(&format!("Host: {own}\r\nHost: evil.example\r\n")), 421);
+    let absolute = format!("GET http://evil.example/api/model HTTP/1.1\r\nHost: {own}\r\n");
+    assert_eq!(server.send(&absolute, b"").status, 421);
     assert_eq!(with(&format!("Host: {own}\r\nOrigin: http://evil.example\r\n")), 403);
     assert_eq!(with(&format!("Host: {own}\r\nSec-Fetch-Site: cross-site\r\n")), 403);
     assert_eq!(with(&format!("Host: {own}\r\nOrigin: http://{own}\r\nSec-Fetch-Site: same-origin\r\n")), 200);
@@ -194,30 +197,6 @@ fn the_page_refers_to_nothing_but_itself() {
         assert_eq!(server.get(part).status, 200, "{part}");
     }
     assert!(!page.contains("https://") && !page.contains("style=") && !page.contains("onclick"));
-    server.stop();
-}
-
-#[test]
-fn the_openapi_document_describes_the_routes_there_are() {
-    let server = TestServer::start(segmenter(), Limits::default());
-    let document = server.get("/api/openapi.json").json();
-    for (path, operations) in document["paths"].as_object().unwrap() {
-        for method in operations.as_object().unwrap().keys().filter(|key| *key != "parameters") {
-            let id = keep(&server, "x.png", &picture(0));
-            let address = path.replace("{id}", &id).replace("{class}", "dog");
-            let head =
-                format!("{} {address} HTTP/1.1\r\nHost: {}\r\n", method.to_uppercase(), server.address);
-            let status = server.send(&head, b"").status;
-            let documented = &operations[method]["responses"][status.to_string()];
-            assert!(documented.is_object(), "{method} {path} answers {status}, which is not documented");
-        }
-    }
-    let offered = server.get("/api/model").json()["formats"].as_array().unwrap().clone();
-    let offered: Vec<_> = offered.iter().map(|format| format["name"].clone()).collect();
-    assert_eq!(
-        document["components"]["schemas"]["DownloadWish"]["properties"]["format"]["enum"],
-        json!(offered)
-    );
     server.stop();
 }
 
@@ -251,5 +230,87 @@ fn silent_connections_are_closed_and_a_stop_does_not_wait_for_them() {
     silent.write_all(b"GET / HT").unwrap();
     assert!(matches!(silent.read_to_end(&mut Vec::new()), Ok(_) | Err(_)));
     let _waiting = server.connect();
+    server.stop();
+}
+
+/// A picture that no format makes smaller, so that its downloads are as large as they look.
+fn noise(width: u32, height: u32) -> RgbImage {
+    let mut state = 1u32;
+    RgbImage::from_fn(width, height, |_, _| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        image::Rgb([(state >> 24) as u8, (state >> 16) as u8, (state >> 8) as u8])
+    })
+}
+
+#[test]
+fn clients_that_do_not_read_are_cut_off_and_others_get_their_answers() {
+    let limits =
+        Limits { max_transit_bytes: 64 << 20, write_time: Duration::from_secs(4), ..Limits::default() };
+    let server = TestServer::start(segmenter(), limits);
+    let id = keep(&server, "noise.png", &noise(1500, 1000));
+    // About 27 MB: two of them fit, and neither into the buffers of a socket.
+    let wish = json!({"format": "voc", "images": vec![json!({"id": id}); 6]}).to_string();
+    let head = format!(
+        "POST /api/downloads HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        server.address,
+        wish.len()
+    );
+    let stalled: Vec<_> = (0..2)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream.write_all(head.as_bytes()).unwrap();
+            stream.write_all(wish.as_bytes()).unwrap();
+            stream.peek(&mut [0]).unwrap();
+            stream
+        })
+        .collect();
+    let download = || server.post("/api/downloads", "application/json", wish.as_bytes());
+    let refused = download();
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
+    assert!(refused.json()["error"].as_str().unwrap().contains("busy"));
+    assert_eq!(server.get("/api/model").status, 200);
+    assert_eq!(server.get(&format!("/api/images/{id}")).status, 200);
+    let answer = loop {
+        let answer = download();
+        if answer.status != 503 {
+            break answer;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let length: usize = answer.header("content-length").unwrap().parse().unwrap();
+    assert_eq!((answer.status, answer.body.len()), (200, length));
+    for mut stream in stalled {
+        let mut received = Vec::new();
+        let _ = stream.read_to_end(&mut received);
+        assert!(received.len() < length, "the whole answer was sent to a client that did not read");
+    }
+    let too_large = json!({"format": "voc", "images": vec![json!({"id": id}); 12]});
+    assert_eq!(server.post_json("/api/downloads", &too_large).status, 422);
+    server.stop();
+}
+
+#[test]
+fn scores_too_large_for_a_download_are_refused_before_they_are_made() {
+    let limits = Limits { max_transit_bytes: 16 << 20, ..Limits::default() };
+    let server = TestServer::start(segmenter(), limits);
+    let id = keep(&server, "wide.png", &RgbImage::new(2000, 1000));
+    for (format, tags, status) in
+        [("psa", json!("any"), 422), ("irn", json!(["dog"]), 422), ("psa", json!(["dog"]), 200)]
+    {
+        let wish = json!({"format": format, "images": [{"id": id, "tags": tags}]});
+        assert_eq!(server.post_json("/api/downloads", &wish).status, status, "{wish}");
+    }
+    server.stop();
+}
+
+#[test]
+fn an_image_that_memory_has_no_room_for_is_refused() {
+    let limits = Limits { max_kept_bytes: 1 << 20, ..Limits::default() };
+    let server = TestServer::start(segmenter(), limits);
+    for (picture, status) in [(noise(500, 500), 422), (noise(1000, 1000), 422), (picture(1), 201)] {
+        let response = server.upload("x.png", &encoded(&picture, ImageFormat::Png));
+        assert_eq!(response.status, status, "{}", String::from_utf8_lossy(&response.body));
+    }
+    assert_eq!(server.get("/api/model").json()["limits"]["pixels"], (1 << 20) / 4);
     server.stop();
 }
