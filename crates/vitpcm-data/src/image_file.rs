@@ -46,14 +46,14 @@ pub fn read_image(path: &Path, limits: &ImageLimits) -> Result<RgbImage, DataErr
 
 /// Size and format of an image, without decoding its pixels.
 pub fn read_image_header(path: &Path, limits: &ImageLimits) -> Result<ImageHeader, DataError> {
-    guarded(path, || {
-        Ok(open_file(path, limits, Extent::Header)?.header())
-    })
+    guarded(path, || Ok(open_file(path, limits, Extent::Header)?.header()))
 }
 
 /// [`read_image`] for a file that is in memory; errors call it by `name`.
 pub fn decode_image(name: &str, bytes: &[u8], limits: &ImageLimits) -> Result<RgbImage, DataError> {
-    guarded(Path::new(name), || Opened::new(Cursor::new(bytes), bytes.len() as u64, limits, Extent::Pixels)?.pixels())
+    guarded(Path::new(name), || {
+        Opened::new(Cursor::new(bytes), bytes.len() as u64, limits, Extent::Pixels)?.pixels()
+    })
 }
 
 /// Header and pixels from one opening of the file.
@@ -134,7 +134,9 @@ impl<'a> Opened<'a> {
         let max_packed_pixels = num_bytes.saturating_mul(1 << 16).saturating_add(1 << 20);
         if matches!(format, ImageFormat::Tiff | ImageFormat::Bmp) && num_pixels > max_packed_pixels {
             let (width, height) = size;
-            return Err(format!("its header promises {width}×{height} pixels, too many for {num_bytes} bytes"));
+            return Err(format!(
+                "its header promises {width}×{height} pixels, too many for {num_bytes} bytes"
+            ));
         }
         // Decoders hold up to as much again beside the pixels, which take at most 16 bytes each.
         let mut decoder_limits = Limits::no_limits();

@@ -152,7 +152,9 @@ impl Progress {
     fn check_has_all_components(&self) -> Result<(), String> {
         match self.frame.as_ref().map_or(0, Frame::num_missing_components) {
             0 => Ok(()),
-            missing => Err(format!("the JPEG is truncated or damaged: {missing} of its colour channels are missing")),
+            missing => {
+                Err(format!("the JPEG is truncated or damaged: {missing} of its colour channels are missing"))
+            }
         }
     }
 
@@ -189,7 +191,8 @@ mod tests {
             let length = (content.len() as u16 + 2).to_be_bytes();
             [&[0xff, marker], &length[..], content].concat()
         };
-        let wanted = [segment(0xe0, b"JFIF\0"), segment(0xe1, b"Exif\0\0II"), segment(0xee, b"Adobe")].concat();
+        let wanted =
+            [segment(0xe0, b"JFIF\0"), segment(0xe1, b"Exif\0\0II"), segment(0xee, b"Adobe")].concat();
         let dropped = [
             segment(0xe1, b"http://ns.adobe.com/xap/1.0/\0"),
             segment(0xe2, b"ICC_PROFILE\0"),

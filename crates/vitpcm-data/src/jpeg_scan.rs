@@ -256,7 +256,8 @@ impl Frame {
             _ => (units_wide, units_high, 8 * max_vertical),
         };
         let has_tables = |&(_, dc, ac): &(usize, usize, usize)| {
-            (!self.needs_dc(scan) || tables.dc(dc).is_some()) && (!self.needs_ac(scan) || tables.ac(ac).is_some())
+            (!self.needs_dc(scan) || tables.dc(dc).is_some())
+                && (!self.needs_ac(scan) || tables.ac(ac).is_some())
         };
         // A scan without its tables cannot be walked; the decoder has some of its own.
         let num_units = if scan.components.iter().all(has_tables) { wide * high } else { 0 };
@@ -320,11 +321,7 @@ fn walk_difference(bits: &mut Bits<'_>, table: Option<&HuffmanTable>) -> Option<
 }
 
 /// All coefficients of a block (F.2.2).
-fn walk_sequential(
-    bits: &mut Bits<'_>,
-    dc: Option<&HuffmanTable>,
-    ac: Option<&HuffmanTable>,
-) -> Option<()> {
+fn walk_sequential(bits: &mut Bits<'_>, dc: Option<&HuffmanTable>, ac: Option<&HuffmanTable>) -> Option<()> {
     walk_difference(bits, dc)?;
     let ac = ac?;
     let mut k = 1;

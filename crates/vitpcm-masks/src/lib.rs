@@ -39,7 +39,7 @@ mod sureness;
 mod symmetry;
 pub mod text_file;
 
-pub use classes::{BACKGROUND, Classes};
+pub use classes::{BACKGROUND, Classes, class_name_fault};
 pub use confusion_picture::confusion_svg;
 pub use error::MaskError;
 pub use evaluation::{ClassScores, ConfusionMatrix, Scores};
