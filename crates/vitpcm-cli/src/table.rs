@@ -7,11 +7,20 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(heading: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Table { rows: vec![heading.into_iter().map(Into::into).collect()] }
+        Table { rows: vec![heading.into_iter().map(|cell| shortened(cell.into())).collect()] }
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(cells.into_iter().map(shortened).collect());
+    }
+}
+
+/// A cell that leaves room for the others on a line; columns beyond 65535 characters cannot be formatted at all.
+fn shortened(cell: String) -> String {
+    const MAX_CHARS: usize = 200;
+    match cell.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => format!("{}…", &cell[..end]),
+        None => cell,
     }
 }
 
@@ -69,6 +78,13 @@ mod tests {
         table.row(["background".into(), "9.00".into()]);
         table.row(["véhicule".into(), "100.00".into()]);
         assert_eq!(table.to_string(), "class          IoU\nbackground    9.00\nvéhicule    100.00\n");
+    }
+
+    #[test]
+    fn a_cell_of_a_million_characters_is_shortened() {
+        let mut table = Table::new(["class", "IoU"]);
+        table.row(["é".repeat(1_000_000), "9.00".into()]);
+        assert!(table.to_string().lines().all(|line| line.chars().count() == 200 + 1 + 2 + 4));
     }
 
     #[test]
