@@ -1,8 +1,12 @@
-//! Files of annotations, in whole: regular files of a bounded length. Opening a pipe would wait for ever, and a file that is
-//! longer than any data set's would take all memory.
+//! Files of annotations, in whole or item by item: regular files of a bounded length. Opening a pipe would wait for ever,
+//! and a file that is longer than any data set's would take all memory.
 
+use serde::Deserializer;
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use vitpcm_masks::text_file;
 
@@ -29,6 +33,55 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.take(text_file::limit(MAX_BYTES)).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Reads a JSON file that is a list, or an object, item by item; what follows a broken item is not read. Items of an
+/// object come with their keys.
+pub(crate) fn read_json_items(
+    path: &Path,
+    what: &'static str,
+    each: impl FnMut(Option<String>, Value),
+) -> Result<(), String> {
+    let mut file = BufReader::with_capacity(1 << 16, open(path).map_err(|e| e.to_string())?);
+    skip_byte_order_mark(&mut file).map_err(|e| e.to_string())?;
+    let mut deserializer = serde_json::Deserializer::from_reader(file);
+    let parsed = deserializer.deserialize_any(Items { what, each }).and_then(|()| deserializer.end());
+    parsed.map_err(|e| e.to_string())
+}
+
+/// Passes over the mark that some editors put before UTF-8.
+pub(crate) fn skip_byte_order_mark(file: &mut impl BufRead) -> io::Result<()> {
+    if file.fill_buf()?.starts_with(b"\xef\xbb\xbf") {
+        file.consume(3);
+    }
+    Ok(())
+}
+
+struct Items<F> {
+    what: &'static str,
+    each: F,
+}
+
+impl<'de, F: FnMut(Option<String>, Value)> Visitor<'de> for Items<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<(), A::Error> {
+        while let Some(item) = items.next_element()? {
+            (self.each)(None, item);
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut items: A) -> Result<(), A::Error> {
+        while let Some((key, item)) = items.next_entry()? {
+            (self.each)(Some(key), item);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(all(test, target_os = "linux"))]

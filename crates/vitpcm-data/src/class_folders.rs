@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What tells images apart: split, class (where equal names are not one image), and path in the class folder.
 type Identity<'a> = (Option<&'a str>, Option<&'a str>, String);
@@ -21,6 +22,7 @@ pub(crate) fn read(index: &FileIndex, same_name: SameName) -> Listing {
     let below_splits = is_below(&paths, |folder| split::canonical(folder).is_some())
         && paths.iter().any(|path| path.len() > 2);
 
+    let root: Arc<Path> = index.root.as_path().into();
     let mut problems = Vec::new();
     let mut entries: Vec<Entry> = Vec::new();
     let mut entry_of: BTreeMap<Identity<'_>, usize> = BTreeMap::new();
@@ -34,7 +36,7 @@ pub(crate) fn read(index: &FileIndex, same_name: SameName) -> Listing {
         };
         let kept_apart = class.filter(|_| same_name == SameName::SeveralImages);
         let identity = (split, kept_apart, inner.join("/"));
-        let tags: Vec<String> = class.iter().map(ToString::to_string).collect();
+        let tags: Vec<Arc<str>> = class.map(Arc::from).into_iter().collect();
         if let Some(&earlier) = entry_of.get(&identity) {
             let entry = &mut entries[earlier];
             let file = &index.images[image];
@@ -48,8 +50,8 @@ pub(crate) fn read(index: &FileIndex, same_name: SameName) -> Listing {
             entry.tags.extend(tags);
         } else {
             entry_of.insert(identity, entries.len());
-            let splits = split.iter().map(|name| split::tidy(name)).collect();
-            entries.push(Entry::of_indexed(index, image, &index.root, tags, splits));
+            let splits = split.iter().map(|name| split::tidy(name).into()).collect();
+            entries.push(Entry::of_indexed(index, image, root.clone(), tags, splits));
         }
     }
     Listing { entries, class_names: ClassNames::Met, mask_coverage: MaskCoverage::Whole, problems }

@@ -243,7 +243,7 @@ pub(crate) fn read(index: &FileIndex, files: &[PathBuf]) -> Listing {
                 Ok(image) => image,
                 Err(why) => {
                     let place = format!("image {}", truth.image_id);
-                    problems.push(problem_of_unresolved(index, path, &place, &truth.file_name, why));
+                    problems.push(problem_of_unresolved(index, path, &place, &truth.file_name, &why));
                     continue;
                 }
             };
@@ -360,8 +360,8 @@ impl ImageObjects {
         categories: &Categories,
     ) -> Entry {
         let names: HashSet<&String> = self.objects.iter().map(|o| &categories.names[o.category]).collect();
-        let tags = names.into_iter().cloned().collect();
-        let mut entry = Entry::of_indexed(index, image, source, tags, vec![split]);
+        let tags = names.into_iter().map(|name| name.as_str().into()).collect();
+        let mut entry = Entry::of_indexed(index, image, source.into(), tags, vec![split.into()]);
         if self.has_masks && entry.truth.is_none() {
             entry.truth = Some(MaskSource::Coco(CocoTruth {
                 image: entry.path.clone(),

@@ -5,12 +5,13 @@ use crate::file_index::{FileIndex, file_name, without_extension};
 use crate::layout::{Found, Source};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
 use crate::split::{self, Split, SplitBy};
+use crate::tag_rows::TagRows;
 use crate::{DataError, ImageLimits, Layout, MaskSource, Problem, ProblemKind, Tags};
-use crate::{class_folders, coco, cvat, label_studio, tag_rows, tags_csv, tags_json, voc};
+use crate::{class_folders, coco, cvat, label_studio, tags_csv, tags_json, voc};
 use rayon::prelude::*;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use vitpcm_masks::{BACKGROUND, Classes};
+use vitpcm_masks::{BACKGROUND, Classes, class_name_fault};
 
 /// An image and its tags. It holds no mask, by design: training takes nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,6 +196,7 @@ impl Dataset {
         options: &OpenOptions,
     ) -> Result<Self, DataError> {
         let Listing { mut entries, class_names, mask_coverage, mut problems } = listing;
+        leave_out_unusable_names(&mut entries, &mut problems);
         entries.sort_by(|a, b| (&a.name, &a.path).cmp(&(&b.name, &b.path)));
         let classes = choose_classes(&found.root, class_names, &entries, options, &mut problems)?;
         let splits = choose_splits(&found.root, &entries, options, &mut problems)?;
@@ -275,15 +277,19 @@ impl Dataset {
 }
 
 fn read_listing(found: &Found, index: &FileIndex, options: &OpenOptions) -> Listing {
-    let from_rows = |source: &Path, file| tag_rows::list(index, source, file);
+    let from_rows = |source: &Path, read: fn(&Path, &mut TagRows<'_>)| {
+        let mut rows = TagRows::new(index, source);
+        read(source, &mut rows);
+        rows.finish()
+    };
     match &found.source {
         Source::VocDevkit => voc::read(&found.root, index, options.difficult),
         Source::Coco { instance_files } => coco::read(index, instance_files),
-        Source::TagsCsv(file) => from_rows(file, tags_csv::read(file, index)),
-        Source::TagsJson(file) => from_rows(file, tags_json::read_json(file)),
-        Source::TagsJsonl(file) => from_rows(file, tags_json::read_jsonl(file)),
-        Source::LabelStudio(file) => from_rows(file, label_studio::read(file)),
-        Source::Cvat(file) => from_rows(file, cvat::read(file)),
+        Source::TagsCsv(file) => from_rows(file, tags_csv::read),
+        Source::TagsJson(file) => from_rows(file, tags_json::read_json),
+        Source::TagsJsonl(file) => from_rows(file, tags_json::read_jsonl),
+        Source::LabelStudio(file) => from_rows(file, label_studio::read),
+        Source::Cvat(file) => from_rows(file, cvat::read),
         Source::ClassFolders => class_folders::read(index, options.same_name),
     }
 }
@@ -330,7 +336,14 @@ fn choose_classes(
         ClassNames::Given(names) => {
             let mut seen = HashSet::new();
             let is_new = |name: &String| !name.is_empty() && name != BACKGROUND && seen.insert(name.clone());
-            Classes::from_names(names.into_iter().filter(is_new))
+            let is_usable = |name: &String| {
+                let fault = class_name_fault(name).map(|fault| format!("{fault}; it is left out"));
+                problems.extend(
+                    fault.as_ref().map(|it| Problem::new(ProblemKind::UnreadableAnnotation, root, it)),
+                );
+                fault.is_none()
+            };
+            Classes::from_names(names.into_iter().filter(is_new).filter(is_usable))
         }
         ClassNames::VocIfMet => {
             let (voc, met) = (Classes::voc(), met());
@@ -340,6 +353,17 @@ fn choose_classes(
         ClassNames::Met => Classes::from_names(met()),
     };
     classes.map_err(|source| DataError::Classes { path: root.to_path_buf(), source })
+}
+
+/// Leaves out the images that have a tag which cannot be a class's name: better no image than wrong tags.
+fn leave_out_unusable_names(entries: &mut Vec<Entry>, problems: &mut Vec<Problem>) {
+    entries.retain(|entry| {
+        let names = entry.tags.iter().map(|tag| tag.trim()).filter(|name| !name.is_empty());
+        let Some(fault) = names.clone().find_map(class_name_fault) else { return true };
+        let detail = format!("{}: {fault}; the image is left out", entry.name);
+        problems.push(Problem::new(ProblemKind::UnreadableAnnotation, &*entry.source, detail));
+        false
+    });
 }
 
 fn tags_of_names(entry: &Entry, classes: &Classes, problems: &mut Vec<Problem>) -> Tags {
@@ -353,7 +377,7 @@ fn tags_of_names(entry: &Entry, classes: &Classes, problems: &mut Vec<Problem>) 
     }
     for name in unknown {
         let detail = format!("`{name}` of {} is not in the class list", entry.name);
-        problems.push(Problem::new(ProblemKind::UnknownClass, &entry.source, detail));
+        problems.push(Problem::new(ProblemKind::UnknownClass, &*entry.source, detail));
     }
     indices.into_iter().collect()
 }
@@ -373,7 +397,7 @@ fn choose_splits(
             if entries.iter().any(|entry| !entry.splits.is_empty()) {
                 let members = entries.iter().enumerate();
                 let pairs =
-                    members.flat_map(|(i, entry)| entry.splits.iter().map(move |name| (name.clone(), i)));
+                    members.flat_map(|(i, entry)| entry.splits.iter().map(move |name| (name.to_string(), i)));
                 return Ok(split::gather(pairs));
             }
             for folder in [root.to_path_buf(), root.join("splits")] {

@@ -3,7 +3,7 @@
 
 use crate::image_file::{head_of, is_image_head};
 use crate::{Problem, ProblemKind};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -59,6 +59,8 @@ pub(crate) struct FileIndex {
     /// What lies in folders named `masks`, sorted by path.
     pub(crate) masks: Vec<IndexedFile>,
     pub(crate) problems: Vec<Problem>,
+    /// Below the root, as in [`IndexedFile::relative`].
+    folders: HashSet<String>,
     by_file_name: HashMap<String, Vec<usize>>,
     by_stem: HashMap<String, Vec<usize>>,
     mask_by_key: HashMap<String, usize>,
@@ -71,6 +73,17 @@ pub(crate) enum Unresolved {
     Folder,
     Outside,
     Ambiguous(Vec<String>),
+}
+
+impl Unresolved {
+    /// What this is reported as.
+    pub(crate) fn kind(&self) -> ProblemKind {
+        match self {
+            Unresolved::Missing | Unresolved::Folder => ProblemKind::TagWithoutImage,
+            Unresolved::Outside => ProblemKind::OutsideRoot,
+            Unresolved::Ambiguous(_) => ProblemKind::AmbiguousName,
+        }
+    }
 }
 
 /// Folders of an address that are compared with an image's path. No data set is deeper; without a bound the time to look one
@@ -86,6 +99,7 @@ impl FileIndex {
             images: Vec::new(),
             masks: Vec::new(),
             problems: Vec::new(),
+            folders: HashSet::new(),
             by_file_name: HashMap::new(),
             by_stem: HashMap::new(),
             mask_by_key: HashMap::new(),
@@ -104,12 +118,17 @@ impl FileIndex {
     }
 
     fn add(&mut self, entry: &DirEntry) {
-        if !entry.file_type().is_file() || !is_image(entry.path()) {
+        let is_folder = entry.file_type().is_dir();
+        if !is_folder && !(entry.file_type().is_file() && is_image(entry.path())) {
             return;
         }
         let path = entry.path().to_path_buf();
         let below = path.strip_prefix(&self.root).unwrap_or(&path);
         let relative = below.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/");
+        if is_folder {
+            self.folders.insert(relative);
+            return;
+        }
         let in_masks = below.parent().is_some_and(|folder| folder.iter().any(|part| part == MASKS));
         let files = if in_masks { &mut self.masks } else { &mut self.images };
         files.push(IndexedFile { path, relative });
@@ -147,9 +166,9 @@ impl FileIndex {
                 Err(Unresolved::Ambiguous(several.iter().map(|&i| with_extension(i).to_string()).collect()))
             }
             None => {
-                let is_folder = |folder: &&str| self.root.join(folder).join(&wanted).is_dir();
-                let folder = folders.iter().chain([&""]).any(is_folder);
-                Err(if folder { Unresolved::Folder } else { Unresolved::Missing })
+                let is_folder = self.folders.contains(&wanted)
+                    || folders.iter().any(|folder| self.folders.contains(&format!("{folder}/{wanted}")));
+                Err(if is_folder { Unresolved::Folder } else { Unresolved::Missing })
             }
         }
     }

@@ -2,9 +2,13 @@
 //! size is checked before anything is allocated; a decoder that panics gives an error like any other.
 
 use crate::DataError;
+use crate::jpeg_file::{Extent, essential_segments};
+use crate::png_file::PngPixels;
+use image::codecs::jpeg::JpegDecoder;
+use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, RgbImage, RgbaImage};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Cursor, Read, Seek};
+use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -42,31 +46,22 @@ pub fn read_image(path: &Path, limits: &ImageLimits) -> Result<RgbImage, DataErr
 
 /// Size and format of an image, without decoding its pixels.
 pub fn read_image_header(path: &Path, limits: &ImageLimits) -> Result<ImageHeader, DataError> {
-    guarded(path, || {
-        let (mut decoder, format) = open_decoder(path, limits)?;
-        header_of(&mut decoder, format)
-    })
+    guarded(path, || Ok(open_file(path, limits, Extent::Header)?.header()))
 }
 
 /// [`read_image`] for a file that is in memory; errors call it by `name`.
 pub fn decode_image(name: &str, bytes: &[u8], limits: &ImageLimits) -> Result<RgbImage, DataError> {
-    guarded(Path::new(name), || pixels_of(decoder_of(Cursor::new(bytes), limits)?.0))
+    guarded(Path::new(name), || {
+        Opened::new(Cursor::new(bytes), bytes.len() as u64, limits, Extent::Pixels)?.pixels()
+    })
 }
 
 /// Header and pixels from one opening of the file.
 pub(crate) fn decode_file(path: &Path, limits: &ImageLimits) -> Result<(ImageHeader, RgbImage), DataError> {
     guarded(path, || {
-        let (mut decoder, format) = open_decoder(path, limits)?;
-        let header = header_of(&mut decoder, format)?;
-        Ok((header, pixels_of(decoder)?))
+        let opened = open_file(path, limits, Extent::Pixels)?;
+        Ok((opened.header(), opened.pixels()?))
     })
-}
-
-fn pixels_of(mut decoder: impl ImageDecoder) -> Result<RgbImage, String> {
-    let orientation = decoder.orientation().map_err(reason_of)?;
-    let mut image = DynamicImage::from_decoder(decoder).map_err(reason_of)?;
-    image.apply_orientation(orientation);
-    Ok(rgb_over_white(image))
 }
 
 /// Runs `work` on a file; its reason for failing, or its panic, becomes an error that names the file.
@@ -76,7 +71,7 @@ fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, String>) -> Result<T
     result.map_err(|reason| DataError::Image { path: path.to_path_buf(), reason })
 }
 
-fn open_decoder(path: &Path, limits: &ImageLimits) -> Result<(impl ImageDecoder, ImageFormat), String> {
+fn open_file(path: &Path, limits: &ImageLimits, extent: Extent) -> Result<Opened<'static>, String> {
     let metadata = std::fs::metadata(path).map_err(|e| e.to_string())?;
     if metadata.is_dir() {
         return Err("a folder, not an image".to_string());
@@ -85,33 +80,115 @@ fn open_decoder(path: &Path, limits: &ImageLimits) -> Result<(impl ImageDecoder,
     if !metadata.is_file() {
         return Err("not a regular file".to_string());
     }
-    // Eight bytes a pixel is the most that a plain file needs (16-bit RGBA); some decoders read the whole file.
-    let max_bytes = limits.max_pixels.saturating_mul(8).saturating_add(64 << 20);
-    if metadata.len() > max_bytes {
-        return Err(format!("{} bytes, more than the {max_bytes} that are read", metadata.len()));
-    }
-    decoder_of(BufReader::new(File::open(path).map_err(|e| e.to_string())?), limits)
+    let file = BufReader::new(File::open(path).map_err(|e| e.to_string())?);
+    Opened::new(file, metadata.len(), limits, extent)
 }
 
-fn decoder_of<'a>(
-    mut file: impl BufRead + Seek + 'a,
-    limits: &ImageLimits,
-) -> Result<(impl ImageDecoder + 'a, ImageFormat), String> {
-    let head = head_of(&mut file).map_err(|e| e.to_string())?;
-    let format = match image::guess_format(&head) {
-        Ok(format) if name_of(format).is_some() => format,
-        _ => return Err(describe_foreign(&head)),
-    };
-    if format == ImageFormat::Jpeg && !jpeg_has_end(&mut file).map_err(|e| e.to_string())? {
-        return Err("the JPEG ends early: no end-of-image marker, the file is truncated".to_string());
+/// An image whose size is known and allowed.
+struct Opened<'a> {
+    decoder: Box<dyn ImageDecoder + 'a>,
+    format: ImageFormat,
+    orientation: Orientation,
+}
+
+impl<'a> Opened<'a> {
+    fn new(
+        mut file: impl BufRead + Seek + 'a,
+        num_bytes: u64,
+        limits: &ImageLimits,
+        extent: Extent,
+    ) -> Result<Self, String> {
+        let head = head_of(&mut file).map_err(|e| e.to_string())?;
+        let format = match image::guess_format(&head) {
+            Ok(format) if name_of(format).is_some() => format,
+            _ => return Err(describe_foreign(&head)),
+        };
+        // Eight bytes a pixel is the most that a plain file needs (16-bit RGBA); some decoders read the whole file.
+        let max_bytes = limits.max_pixels.saturating_mul(8).saturating_add(64 << 20);
+        if num_bytes > max_bytes {
+            return Err(format!("{num_bytes} bytes, more than the {max_bytes} that are read"));
+        }
+        file.rewind().map_err(|e| e.to_string())?;
+        let mut has_orientation = true;
+        let mut decoder: Box<dyn ImageDecoder + 'a> = match format {
+            ImageFormat::Png => Box::new(PngPixels::open(file, num_bytes, limits)?),
+            ImageFormat::Jpeg => {
+                let mut bytes = Vec::new();
+                file.take(max_bytes).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
+                let header = jpeg_decoder(essential_segments(&bytes, Extent::Header)?)?;
+                check_size(header.dimensions(), limits)?;
+                match extent {
+                    Extent::Header => Box::new(header),
+                    Extent::Pixels => Box::new(jpeg_decoder(essential_segments(&bytes, extent)?)?),
+                }
+            }
+            _ => {
+                has_orientation = format != ImageFormat::WebP || webp_exif_is_small(&mut file, num_bytes);
+                file.rewind().map_err(|e| e.to_string())?;
+                Box::new(ImageReader::with_format(file, format).into_decoder().map_err(reason_of)?)
+            }
+        };
+        let size = decoder.dimensions();
+        check_size(size, limits)?;
+        let num_pixels = u64::from(size.0) * u64::from(size.1);
+        let max_packed_pixels = num_bytes.saturating_mul(1 << 16).saturating_add(1 << 20);
+        if matches!(format, ImageFormat::Tiff | ImageFormat::Bmp) && num_pixels > max_packed_pixels {
+            let (width, height) = size;
+            return Err(format!(
+                "its header promises {width}×{height} pixels, too many for {num_bytes} bytes"
+            ));
+        }
+        // Decoders hold up to as much again beside the pixels, which take at most 16 bytes each.
+        let mut decoder_limits = Limits::no_limits();
+        decoder_limits.max_alloc = Some(num_pixels.saturating_mul(2 * 16).saturating_add(1 << 20));
+        decoder.set_limits(decoder_limits).map_err(reason_of)?;
+        let orientation = match has_orientation {
+            true => decoder.orientation().map_err(reason_of)?,
+            false => Orientation::NoTransforms,
+        };
+        Ok(Opened { decoder, format, orientation })
     }
-    file.rewind().map_err(|e| e.to_string())?;
-    let mut reader = ImageReader::with_format(file, format);
-    let mut decoder_limits = Limits::default();
-    decoder_limits.max_alloc = Some(limits.max_pixels.saturating_mul(16).saturating_add(64 << 20));
-    reader.limits(decoder_limits);
-    let decoder = reader.into_decoder().map_err(reason_of)?;
-    let (width, height) = decoder.dimensions();
+
+    fn header(&self) -> ImageHeader {
+        // Orientations 5 to 8 of EXIF turn the image by a quarter.
+        let is_turned = self.orientation.to_exif() >= 5;
+        let (width, height) = self.decoder.dimensions();
+        let (width, height) = if is_turned { (height, width) } else { (width, height) };
+        ImageHeader { width, height, format: name_of(self.format).unwrap_or("unknown") }
+    }
+
+    fn pixels(self) -> Result<RgbImage, String> {
+        let mut image = DynamicImage::from_decoder(self.decoder).map_err(reason_of)?;
+        image.apply_orientation(self.orientation);
+        Ok(rgb_over_white(image))
+    }
+}
+
+fn jpeg_decoder(bytes: Vec<u8>) -> Result<JpegDecoder<Cursor<Vec<u8>>>, String> {
+    JpegDecoder::new(Cursor::new(bytes)).map_err(reason_of)
+}
+
+/// Whether a WebP file's EXIF chunk, from which the orientation comes, is of a length that is read.
+fn webp_exif_is_small(file: &mut (impl BufRead + Seek), num_bytes: u64) -> bool {
+    const MAX_BYTES: u32 = 1 << 20;
+    // Behind `RIFF`, the length and `WEBP`.
+    let mut position = 12;
+    while position < num_bytes {
+        let mut head = [0; 8];
+        if file.seek(SeekFrom::Start(position)).and_then(|_| file.read_exact(&mut head)).is_err() {
+            break;
+        }
+        let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        if head.starts_with(b"EXIF") && length > MAX_BYTES {
+            return false;
+        }
+        position += 8 + u64::from(length).next_multiple_of(2);
+    }
+    true
+}
+
+/// Refuses a picture without pixels, or of too many.
+pub(crate) fn check_size((width, height): (u32, u32), limits: &ImageLimits) -> Result<(), String> {
     let num_pixels = u64::from(width) * u64::from(height);
     if num_pixels == 0 {
         return Err(format!("{width}×{height} pixels"));
@@ -119,16 +196,7 @@ fn decoder_of<'a>(
     if num_pixels > limits.max_pixels {
         return Err(format!("{width}×{height} pixels, more than the {} that are read", limits.max_pixels));
     }
-    Ok((decoder, format))
-}
-
-fn header_of(decoder: &mut impl ImageDecoder, format: ImageFormat) -> Result<ImageHeader, String> {
-    let orientation = decoder.orientation().map_err(reason_of)?;
-    // Orientations 5 to 8 of EXIF turn the image by a quarter.
-    let is_turned = orientation.to_exif() >= 5;
-    let (width, height) = decoder.dimensions();
-    let (width, height) = if is_turned { (height, width) } else { (width, height) };
-    Ok(ImageHeader { width, height, format: name_of(format).unwrap_or("unknown") })
+    Ok(())
 }
 
 /// What a decoder says, in words that mean something to whoever made the file.
@@ -178,47 +246,6 @@ fn describe_foreign(head: &[u8]) -> String {
         text if text.iter().all(is_text) => "the file holds text, not an image".to_string(),
         [a, b, ..] => format!("not an image (the file starts with the bytes {a:02x} {b:02x}); {READ}"),
         [a] => format!("not an image (the file is the single byte {a:02x})"),
-    }
-}
-
-/// Whether a JPEG runs to its end-of-image marker.
-///
-/// Needed because the decoder fills what is missing with grey and reports success.
-fn jpeg_has_end(file: &mut (impl BufRead + Seek)) -> io::Result<bool> {
-    const END_OF_IMAGE: u8 = 0xd9;
-    file.rewind()?;
-    loop {
-        // Before the next marker stands the entropy-coded data of a scan, or junk.
-        file.skip_until(0xff)?;
-        let Some(marker) = next_byte_but(file, 0xff)? else {
-            return Ok(false);
-        };
-        match marker {
-            END_OF_IMAGE => return Ok(true),
-            // A stuffed byte, a restart, the start of the image, and the one marker without a length.
-            0x00 | 0x01 | 0xd0..=0xd8 => {}
-            _ => {
-                let mut length = [0; 2];
-                match file.read_exact(&mut length) {
-                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
-                    other => other?,
-                }
-                file.seek_relative(i64::from(u16::from_be_bytes(length)).saturating_sub(2).max(0))?;
-            }
-        }
-    }
-}
-
-/// The next byte that is not `fill`, or nothing at the end of the file.
-fn next_byte_but(file: &mut impl BufRead, fill: u8) -> io::Result<Option<u8>> {
-    loop {
-        let Some(&byte) = file.fill_buf()?.first() else {
-            return Ok(None);
-        };
-        file.consume(1);
-        if byte != fill {
-            return Ok(Some(byte));
-        }
     }
 }
 

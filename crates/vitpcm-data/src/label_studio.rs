@@ -1,9 +1,10 @@
 //! Label Studio: the JSON export (tasks with `data` and `annotations`) and JSON-MIN (flat objects). Choices are tags,
 //! single or multiple; labels of boxes, polygons and brushes count as tags too, since the class is in the image.
 
-use crate::tag_rows::{ImageName, TagFile, TagRow};
-use crate::{Problem, ProblemKind, annotation_file};
+use crate::tag_rows::{ImageName, TagRow, TagRows};
+use crate::{ProblemKind, annotation_file};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::path::Path;
 
 /// Keys of a flat object that describe the annotation, not the image.
@@ -13,40 +14,29 @@ const BOOKKEEPING: [&str; 8] =
 /// Keys under which choices are usual in flat objects; where there is none, every text counts.
 const CHOICE_KEYS: [&str; 8] = ["choice", "choices", "tag", "tags", "label", "labels", "class", "classes"];
 
-/// Reads an export of either form.
-pub(crate) fn read(path: &Path) -> TagFile {
-    let mut file = TagFile::default();
-    let parsed = annotation_file::read(path).map_err(|e| e.to_string()).and_then(|bytes| {
-        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
-        serde_json::from_slice::<Vec<Value>>(bytes).map_err(|e| format!("not a Label Studio export: {e}"))
-    });
-    let tasks = match parsed {
-        Ok(tasks) => tasks,
-        Err(reason) => {
-            file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, reason));
-            return file;
-        }
-    };
-    for (number, task) in (1..).zip(tasks) {
+/// Reads an export of either form. Of a file that is not valid to its end, nothing counts.
+pub(crate) fn read(path: &Path, rows: &mut TagRows<'_>) {
+    let mut number = 0;
+    let read = annotation_file::read_json_items(path, "a list of tasks", |_, task| {
+        number += 1;
         let id = task.get("id").and_then(Value::as_i64).unwrap_or(number);
-        let place = format!("task {id}");
-        match row_of(&task, &place) {
-            Ok(Some(row)) => file.rows.push(row),
+        match row_of(&task) {
+            Ok(Some(row)) => rows.add(row, format_args!("task {id}")),
             Ok(None) => {
-                let detail = format!("{place} is not annotated; left out");
-                file.problems.push(Problem::new(ProblemKind::ImageWithoutTag, path, detail));
+                let detail = format_args!("task {id} is not annotated; left out");
+                rows.add_problem(ProblemKind::ImageWithoutTag, detail);
             }
-            Err(reason) => {
-                let detail = format!("{place}: {reason}");
-                file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, detail));
-            }
+            Err(reason) => rows.add_unreadable(format_args!("task {id}: {reason}")),
         }
+    });
+    if let Err(reason) = read {
+        rows.clear();
+        rows.add_unreadable(format_args!("not a Label Studio export: {reason}"));
     }
-    file
 }
 
 /// The row of a task; nothing if nobody has annotated it, which is not the same as an image without the classes.
-fn row_of(task: &Value, place: &str) -> Result<Option<TagRow>, String> {
+fn row_of(task: &Value) -> Result<Option<TagRow<'_>>, String> {
     let task = task.as_object().ok_or("expected an object")?;
     let data = task.get("data").and_then(Value::as_object);
     let image = image_of(data.unwrap_or(task)).ok_or("no image in it")?;
@@ -55,7 +45,9 @@ fn row_of(task: &Value, place: &str) -> Result<Option<TagRow>, String> {
         None => Some(tags_of_flat(task, image)),
     };
     let image = ImageName::Tail(spellings(image));
-    Ok(tags.map(|tags| TagRow { image, tags, split: None, place: place.to_string() }))
+    let row =
+        |tags: Vec<String>| TagRow { image, tags: tags.into_iter().map(Cow::Owned).collect(), split: None };
+    Ok(tags.map(row))
 }
 
 /// The value of `image`, else the first text that looks like the address of a file.

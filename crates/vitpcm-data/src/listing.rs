@@ -4,6 +4,7 @@
 use crate::file_index::{FileIndex, IMAGES, without_folder};
 use crate::{MaskSource, Problem};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What was read from one layout.
 pub(crate) struct Listing {
@@ -19,9 +20,9 @@ pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     /// Where the tags were read.
-    pub(crate) source: PathBuf,
-    pub(crate) tags: Vec<String>,
-    pub(crate) splits: Vec<String>,
+    pub(crate) source: Arc<Path>,
+    pub(crate) tags: Vec<Arc<str>>,
+    pub(crate) splits: Vec<Arc<str>>,
     pub(crate) truth: Option<MaskSource>,
 }
 
@@ -30,16 +31,16 @@ impl Entry {
     pub(crate) fn of_indexed(
         index: &FileIndex,
         image: usize,
-        source: &Path,
-        tags: Vec<String>,
-        splits: Vec<String>,
+        source: Arc<Path>,
+        tags: Vec<Arc<str>>,
+        splits: Vec<Arc<str>>,
     ) -> Self {
         let file = &index.images[image];
         let truth = index.mask_of(&file.relative).map(|mask| MaskSource::Png(index.masks[mask].path.clone()));
         Entry {
             name: without_folder(&file.relative, IMAGES),
             path: file.path.clone(),
-            source: source.to_path_buf(),
+            source,
             tags,
             splits,
             truth,

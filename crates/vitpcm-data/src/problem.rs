@@ -1,6 +1,7 @@
 //! What is wrong with a data set: collected while it is read, never a reason to stop.
 
 use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,36 @@ pub struct Problem {
 impl Problem {
     pub(crate) fn new(kind: ProblemKind, path: impl Into<PathBuf>, detail: impl Into<String>) -> Self {
         Problem { kind, path: path.into(), detail: detail.into() }
+    }
+}
+
+/// Problems of a file that may have any number of rows: of each kind as many as anyone reads, the rest as a number.
+#[derive(Default)]
+pub(crate) struct ProblemLog {
+    kept: Vec<Problem>,
+    num_of_kind: BTreeMap<ProblemKind, usize>,
+}
+
+impl ProblemLog {
+    const MAX_OF_A_KIND: usize = 10_000;
+
+    /// Keeps a problem, or counts it.
+    pub(crate) fn add(&mut self, kind: ProblemKind, problem: impl FnOnce() -> Problem) {
+        let count = self.num_of_kind.entry(kind).or_default();
+        *count += 1;
+        if *count <= Self::MAX_OF_A_KIND {
+            self.kept.push(problem());
+        }
+    }
+
+    /// What was kept, and how many more there were in `source`.
+    pub(crate) fn finish(self, source: &Path) -> Vec<Problem> {
+        let mut all = self.kept;
+        for (kind, count) in self.num_of_kind.into_iter().filter(|&(_, count)| count > Self::MAX_OF_A_KIND) {
+            let detail = format!("{} more problems of this kind, not listed", count - Self::MAX_OF_A_KIND);
+            all.push(Problem::new(kind, source, detail));
+        }
+        all
     }
 }
 

@@ -1,93 +1,101 @@
 //! `tags.json`, a list of `{"image": …, "tags": […]}` or one object from image to tags, and `tags.jsonl`, one such
 //! object a line. `file_name` and `labels` are understood for `image` and `tags`; `split` is optional.
 
-use crate::tag_rows::{ImageName, TagFile, TagRow};
-use crate::{Problem, ProblemKind, annotation_file};
+use crate::annotation_file;
+use crate::tag_rows::{ImageName, TagRow, TagRows};
 use serde_json::Value;
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// Reads `tags.json`.
-pub(crate) fn read_json(path: &Path) -> TagFile {
-    let mut file = TagFile::default();
-    let parsed = annotation_file::read(path).map_err(|e| e.to_string()).and_then(|bytes| {
-        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
-        serde_json::from_slice(bytes).map_err(|e| format!("not valid JSON: {e}"))
+/// Longer than any line of a tag file.
+const MAX_LINE_BYTES: u64 = 64 << 20;
+
+/// Reads `tags.json`. Of a file that is not valid to its end, nothing counts.
+pub(crate) fn read_json(path: &Path, rows: &mut TagRows<'_>) {
+    let mut number = 0;
+    let what = "a list, or an object from image to tags";
+    let read = annotation_file::read_json_items(path, what, |image, item| {
+        number += 1;
+        let Some(image) = image else { return add_item(&item, format_args!("item {number}"), rows) };
+        match names_of(&item) {
+            Some(tags) => {
+                let row = TagRow { image: ImageName::Below(image.as_str().into()), tags, split: None };
+                rows.add(row, format_args!("`{image}`"));
+            }
+            None => rows.add_unreadable(format_args!("`{image}`: the tags are not a list of names")),
+        }
     });
-    match parsed {
-        Ok(Value::Array(items)) => {
-            for (number, item) in (1..).zip(items) {
-                add_item(path, item, format!("item {number}"), &mut file);
-            }
-        }
-        Ok(Value::Object(tags_by_image)) => {
-            for (image, tags) in tags_by_image {
-                let place = format!("`{image}`");
-                match names_of(&tags) {
-                    Some(tags) => {
-                        file.rows.push(TagRow { image: ImageName::Below(image), tags, split: None, place })
-                    }
-                    None => file.problems.push(bad(path, &place, "the tags are not a list of names")),
-                }
-            }
-        }
-        Ok(_) => {
-            file.problems.push(bad(path, "the file", "expected a list, or an object from image to tags"))
-        }
-        Err(reason) => file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, reason)),
+    if let Err(reason) = read {
+        rows.clear();
+        rows.add_unreadable(format_args!("not valid JSON: {reason}"));
     }
-    file
 }
 
 /// Reads `tags.jsonl`; a bad line is a problem, the others count.
-pub(crate) fn read_jsonl(path: &Path) -> TagFile {
-    let mut file = TagFile::default();
-    let bytes = match annotation_file::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) => {
-            file.problems.push(Problem::new(ProblemKind::UnreadableAnnotation, path, error.to_string()));
-            return file;
-        }
+pub(crate) fn read_jsonl(path: &Path, rows: &mut TagRows<'_>) {
+    let mut file = match annotation_file::open(path) {
+        Ok(file) => BufReader::with_capacity(1 << 16, file),
+        Err(error) => return rows.add_unreadable(error),
     };
-    let text = String::from_utf8_lossy(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes));
-    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
-        let place = format!("line {number}");
-        match serde_json::from_str(line) {
-            Ok(item) => add_item(path, item, place, &mut file),
-            Err(error) => file.problems.push(bad(path, &place, &format!("not valid JSON: {error}"))),
+    let mut line = Vec::new();
+    let mut number = 0;
+    let mut read_line = |line: &mut Vec<u8>| {
+        if number == 0 {
+            annotation_file::skip_byte_order_mark(&mut file)?;
+        }
+        number += 1;
+        line.clear();
+        let length = file.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', line)?;
+        let is_whole = (length as u64) < MAX_LINE_BYTES || line.ends_with(b"\n");
+        if !is_whole {
+            file.skip_until(b'\n')?;
+        }
+        io::Result::Ok((length > 0).then_some((number, is_whole)))
+    };
+    loop {
+        match read_line(&mut line) {
+            Ok(None) => return,
+            Ok(Some((number, false))) => {
+                rows.add_unreadable(format_args!(
+                    "line {number}: longer than {MAX_LINE_BYTES} bytes; left out"
+                ));
+            }
+            Ok(Some((_, true))) if line.trim_ascii().is_empty() => {}
+            Ok(Some((number, true))) => match serde_json::from_str(&String::from_utf8_lossy(&line)) {
+                Ok(item) => add_item(&item, format_args!("line {number}"), rows),
+                Err(error) => rows.add_unreadable(format_args!("line {number}: not valid JSON: {error}")),
+            },
+            Err(error) => return rows.add_unreadable(error),
         }
     }
-    file
 }
 
-fn add_item(path: &Path, item: Value, place: String, file: &mut TagFile) {
+fn add_item(item: &Value, place: fmt::Arguments<'_>, rows: &mut TagRows<'_>) {
     let get = |keys: [&str; 2]| keys.iter().find_map(|key| item.get(key));
     let Some(image) = get(["image", "file_name"]).and_then(Value::as_str).map(str::trim) else {
-        return file.problems.push(bad(path, &place, "expected an object with the name of an `image`"));
+        return rows.add_unreadable(format_args!("{place}: expected an object with the name of an `image`"));
     };
     // A missing list is a slip rather than a negative, which is written [].
     let Some(tags) = get(["tags", "labels"]).and_then(names_of) else {
-        return file.problems.push(bad(path, &place, "expected `tags`, a list of names"));
+        return rows.add_unreadable(format_args!("{place}: expected `tags`, a list of names"));
     };
-    let split = item.get("split").and_then(Value::as_str).map(|split| split.trim().to_string());
-    let image = ImageName::Below(image.to_string());
-    file.rows.push(TagRow { image, tags, split: split.filter(|split| !split.is_empty()), place });
+    let split = item.get("split").and_then(Value::as_str).map(str::trim).filter(|split| !split.is_empty());
+    rows.add(TagRow { image: ImageName::Below(image.into()), tags, split: split.map(Cow::Borrowed) }, place);
 }
 
 /// Names from a list of strings or numbers, or from one string with `;` between names.
-fn names_of(tags: &Value) -> Option<Vec<String>> {
-    let name = |value: &Value| match value {
-        Value::String(name) => Some(name.trim().to_string()),
-        Value::Number(number) => Some(number.to_string()),
+fn names_of(tags: &Value) -> Option<Vec<Cow<'_, str>>> {
+    let name = |value: &'_ Value| match value {
+        Value::Number(number) => Some(Cow::Owned(number.to_string())),
         _ => None,
     };
     match tags {
-        Value::Array(items) => items.iter().map(name).collect(),
-        Value::String(names) => Some(names.split(';').map(|name| name.trim().to_string()).collect()),
-        Value::Number(number) => Some(vec![number.to_string()]),
-        _ => None,
+        Value::Array(items) => {
+            items.iter().map(|item| item.as_str().map(Cow::Borrowed).or_else(|| name(item))).collect()
+        }
+        Value::String(names) => Some(names.split(';').map(Cow::Borrowed).collect()),
+        other => name(other).map(|name| vec![name]),
     }
-}
-
-fn bad(path: &Path, place: &str, reason: &str) -> Problem {
-    Problem::new(ProblemKind::UnreadableAnnotation, path, format!("{place}: {reason}"))
 }

@@ -11,6 +11,7 @@ use quick_xml::events::Event;
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The folder that the index is made of.
 pub(crate) const IMAGE_FOLDER: &str = "JPEGImages";
@@ -44,7 +45,8 @@ pub(crate) fn read(root: &Path, images: &FileIndex, difficult: Difficult) -> Lis
                 },
             };
             let source = source.unwrap_or_else(|| root.to_path_buf());
-            let mut entry = Entry::of_indexed(images, image, &source, tags, splits);
+            let splits = splits.into_iter().map(Arc::from).collect();
+            let mut entry = Entry::of_indexed(images, image, source.into(), tags, splits);
             entry.truth = mask_folder.mask_of(id).map(MaskSource::Png);
             (Some(entry), problem)
         })
@@ -128,7 +130,7 @@ fn add_lists(
             let id = id_of_line(images, &line);
             let place = format!("line {number}");
             match images.resolve(&id, &[]) {
-                Err(why) => problems.push(problem_of_unresolved(images, &path, &place, &id, why)),
+                Err(why) => problems.push(problem_of_unresolved(images, &path, &place, &id, &why)),
                 Ok(image) => {
                     let splits = listed.entry(image).or_default();
                     if splits.contains(&split) {
@@ -175,9 +177,9 @@ struct Object {
     is_difficult: bool,
 }
 
-fn tags_of(objects: Vec<Object>, difficult: Difficult) -> Vec<String> {
+fn tags_of(objects: Vec<Object>, difficult: Difficult) -> Vec<Arc<str>> {
     let counts = |object: &Object| difficult == Difficult::Include || !object.is_difficult;
-    objects.into_iter().filter(counts).map(|object| object.name).collect()
+    objects.into_iter().filter(counts).map(|object| object.name.into()).collect()
 }
 
 fn read_objects(path: &Path) -> Result<Vec<Object>, Problem> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use vitpcm_data::{ImageLimits, read_image, read_image_header};
+use vitpcm_data::{ImageLimits, decode_image, read_image, read_image_header};
 
 const REFERENCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../reference/data");
 
@@ -47,17 +47,46 @@ fn every_kind_of_image_gives_the_pixels_that_pillow_gives() {
     }
 }
 
+const JPEGS: [&str; 4] = ["rgb.jpg", "progressive.jpg", "orientation-6.jpg", "cmyk.jpg"];
+
+/// Where a JPEG's segments lie: a progressive one that is cut there, with an end marker added, is a valid file of fewer
+/// scans.
+fn segments(jpeg: &[u8]) -> Vec<std::ops::RangeInclusive<usize>> {
+    let is_marker = |pair: &[u8]| pair[0] == 0xff && !matches!(pair[1], 0 | 0xd0..=0xd9 | 0xff);
+    let starts = (0..jpeg.len() - 3).filter(|&at| is_marker(&jpeg[at..]));
+    starts.map(|at| at..=at + 2 + usize::from(u16::from_be_bytes([jpeg[at + 2], jpeg[at + 3]]))).collect()
+}
+
 #[test]
-fn every_truncation_of_a_jpeg_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("short.jpg");
-    for name in ["rgb.jpg", "progressive.jpg", "orientation-6.jpg", "cmyk.jpg"] {
+fn every_truncation_of_a_jpeg_is_refused_with_an_end_marker_or_without() {
+    for name in JPEGS {
         let whole = std::fs::read(image(name)).unwrap();
-        for length in 0..whole.len() {
-            std::fs::write(&path, &whole[..length]).unwrap();
-            let outcome = read_image(&path, &ImageLimits::default());
-            assert!(outcome.is_err(), "{length} of {} bytes of {name} were accepted", whole.len());
+        for length in 2..whole.len() - 2 {
+            let cut = &whole[..length];
+            for half in [cut.to_vec(), [cut, b"\xff\xd9"].concat()] {
+                let outcome = decode_image(name, &half, &ImageLimits::default());
+                let is_between_scans = name == "progressive.jpg"
+                    && half.len() > length
+                    && segments(&whole).iter().any(|segment| segment.contains(&length));
+                assert!(
+                    outcome.is_err() || is_between_scans,
+                    "{length} of {} bytes of {name} were accepted",
+                    whole.len()
+                );
+            }
         }
+    }
+}
+
+#[test]
+fn a_jpeg_without_its_end_marker_or_with_garbage_behind_it_is_read() {
+    for name in JPEGS {
+        let whole = std::fs::read(image(name)).unwrap();
+        let pixels = |bytes: &[u8]| decode_image(name, bytes, &ImageLimits::default()).unwrap();
+        let expected = pixels(&whole);
+        assert_eq!(pixels(&whole[..whole.len() - 2]), expected, "{name}");
+        assert_eq!(pixels(&[&whole[..whole.len() - 2], b"\0\0\0"].concat()), expected, "{name}");
+        assert_eq!(pixels(&[&whole[..], b"garbage \xff\xd8\xff\xda"].concat()), expected, "{name}");
     }
 }
 

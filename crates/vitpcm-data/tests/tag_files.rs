@@ -163,6 +163,44 @@ fn cells_that_are_neither_zero_nor_one_are_named() {
 }
 
 #[test]
+fn class_names_that_cannot_be_used_are_named_with_file_and_row() {
+    let folder = Folder::new();
+    folder.images(["a.jpg", "b.jpg", "c.jpg"]);
+    let rows = format!("image,tags\na.jpg,\u{1b}[31mred\nb.jpg,{}\nc.jpg,cat\n", "x".repeat(1_000_000));
+    folder.file("tags.csv", rows);
+    let dataset = folder.open();
+    let found = problems(&folder, dataset.problems());
+    let detail = "line 2: the class name `\\u{1b}[31mred` holds a control character";
+    demand(&found, ProblemKind::UnreadableAnnotation, "tags.csv", detail);
+    demand(&found, ProblemKind::UnreadableAnnotation, "tags.csv", "line 3: the class name `xxx");
+    assert!(dataset.problems().iter().all(|problem| problem.detail.len() < 200));
+    assert_eq!(tags(&dataset), BTreeMap::from([("c.jpg", vec!["cat"])]));
+
+    folder.file("tags.csv", "image,cat,\"two\nlines\",dog\na.jpg,1,0,1\nb.jpg,0,1,1\nc.jpg,0,0,0\n");
+    let dataset = folder.open();
+    assert!(dataset.classes().names().iter().all(|name| !name.contains(char::is_control)));
+
+    folder.file("tags.json", "{\"a.jpg\": [\"two\\nlines\"], \"b.jpg\": [\"dog\"]}");
+    std::fs::remove_file(folder.at("tags.csv")).unwrap();
+    let dataset = folder.open();
+    let found = problems(&folder, dataset.problems());
+    let detail = "`a.jpg`: the class name `two\\nlines` holds a control character or a line break; the row is left out";
+    demand(&found, ProblemKind::UnreadableAnnotation, "tags.json", detail);
+    assert_eq!(tags(&dataset), BTreeMap::from([("b.jpg", vec!["dog"])]));
+}
+
+#[test]
+fn a_class_folder_that_cannot_be_a_class_is_left_out() {
+    let folder = Folder::new();
+    folder.images(["cat/a.jpg", "two\nlines/b.jpg"]);
+    let dataset = folder.open();
+    assert_eq!(dataset.classes().names(), ["background", "cat"]);
+    assert_eq!(dataset.images().len(), 1);
+    let problem = &dataset.problems()[0];
+    assert!(problem.detail.contains("the class name `two\\nlines` holds"), "{problem}");
+}
+
+#[test]
 fn a_class_list_beside_the_tags_fixes_the_order_and_reports_other_names() {
     let folder = Folder::new();
     folder.images(["a.jpg", "b.jpg"]);

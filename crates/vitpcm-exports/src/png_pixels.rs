@@ -3,27 +3,21 @@
 
 use png::{ColorType, Transformations};
 use std::io::Cursor;
-use vitpcm_masks::{INFLATION_ALLOWANCE, MAX_INFLATION};
+use vitpcm_masks::open_png;
 
 /// Width, height and colours, row by row. Palettes are looked up, grey becomes red, green and blue alike, a
 /// transparency is passed over.
 pub(crate) fn colours(bytes: &[u8], max_pixels: u64) -> Result<(usize, usize, Vec<[u8; 3]>), String> {
-    let mut decoder = png::Decoder::new(Cursor::new(bytes));
-    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     let not_png = |error: png::DecodingError| format!("not a readable PNG: {error}");
-    let header = decoder.read_header_info().map_err(not_png)?;
-    let (width, height) = (header.width as usize, header.height as usize);
-    // Before anything of that size is allocated.
-    if (width as u64).saturating_mul(height as u64) > max_pixels {
+    let (mut decoder, header) = open_png(Cursor::new(bytes)).map_err(not_png)?;
+    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+    let (width, height) = (header.width, header.height);
+    if header.num_pixels() > max_pixels {
         return Err(format!("{width}×{height} pixels, more than the {max_pixels} that are read"));
     }
+    header.check_file_holds_it(bytes.len() as u64)?;
     let mut reader = decoder.read_info().map_err(not_png)?;
     let length = reader.output_buffer_size().ok_or("too large")?;
-    let most = (bytes.len() as u64).saturating_mul(MAX_INFLATION).saturating_add(INFLATION_ALLOWANCE);
-    // Palettes are looked up and bits widened behind the inflation: up to 24 times.
-    if length as u64 / 24 > most {
-        return Err(format!("its header promises {length} bytes, more than {} bytes can hold", bytes.len()));
-    }
     let mut samples = vec![0; length];
     let frame = reader.next_frame(&mut samples).map_err(not_png)?;
     samples.truncate(frame.buffer_size());

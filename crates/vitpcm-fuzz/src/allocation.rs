@@ -28,6 +28,14 @@ pub(crate) fn peak() -> usize {
     PEAK.load(Relaxed)
 }
 
+/// What `work` gives, and the most bytes that the program held meanwhile beyond those that it held before.
+pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
+    let before = held();
+    begin_peak();
+    let result = work();
+    (result, peak().saturating_sub(before))
+}
+
 fn grow(bytes: usize) -> bool {
     let held = HELD.fetch_add(bytes, Relaxed).saturating_add(bytes);
     PEAK.fetch_max(held, Relaxed);

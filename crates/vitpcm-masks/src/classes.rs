@@ -10,6 +10,28 @@ pub const BACKGROUND: &str = "background";
 /// Label 255 is "ignore", so that 254 foreground classes is the most a label map can tell apart.
 const MAX_FOREGROUND: usize = 254;
 
+/// Characters of a name: several times what anyone has called a class.
+const MAX_NAME_CHARS: usize = 255;
+
+/// Why a name cannot be a class's, if it cannot: class lists have one name a line, and names are shown on terminals, in
+/// tables and in other tools' files.
+pub fn class_name_fault(name: &str) -> Option<String> {
+    const CHARS_SHOWN: usize = 40;
+    let is_control = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    let fault = if name.trim().is_empty() {
+        return Some("a class name is empty".to_string());
+    } else if name.contains(is_control) {
+        "holds a control character or a line break".to_string()
+    } else {
+        let num_chars = name.chars().count();
+        (num_chars > MAX_NAME_CHARS)
+            .then(|| format!("has {num_chars} characters, more than {MAX_NAME_CHARS}"))?
+    };
+    let shown: String = name.chars().take(CHARS_SHOWN).flat_map(char::escape_debug).collect();
+    let ellipsis = if name.chars().nth(CHARS_SHOWN).is_some() { "…" } else { "" };
+    Some(format!("the class name `{shown}{ellipsis}` {fault}"))
+}
+
 const VOC: [&str; 20] = [
     "aeroplane",
     "bicycle",
@@ -64,8 +86,8 @@ impl Classes {
         }
         let mut index_of = HashMap::with_capacity(names.len());
         for (index, name) in names.iter().enumerate() {
-            if name.trim().is_empty() {
-                return Err(MaskError::BadClasses(format!("class {index} has an empty name")));
+            if let Some(fault) = class_name_fault(name) {
+                return Err(MaskError::BadClasses(format!("class {index}: {fault}")));
             }
             if index_of.insert(name.clone(), index).is_some() {
                 return Err(MaskError::BadClasses(format!("`{name}` stands twice")));
@@ -154,10 +176,27 @@ mod tests {
     fn unusable_lists_are_refused_with_the_reason() {
         let message = |names: &[&str]| Classes::from_names(names.iter().copied()).unwrap_err().to_string();
         assert_eq!(message(&["dog", "dog"]), "class list: `dog` stands twice");
-        assert_eq!(message(&["dog", " "]), "class list: class 2 has an empty name");
+        assert_eq!(message(&["dog", " "]), "class list: class 2: a class name is empty");
+        assert_eq!(
+            message(&["dog", "cat\nbird"]),
+            "class list: class 2: the class name `cat\\nbird` holds a control character or a line break"
+        );
         assert_eq!(message(&["dog", "background"]), "class list: `background` stands twice");
         let many = Classes::numbered(255).unwrap_err().to_string();
         assert_eq!(many, "class list: 255 classes, expected at most 254");
+    }
+
+    #[test]
+    fn names_that_break_lines_or_fill_screens_are_refused_and_shown_short() {
+        for name in ["a\nb", "a\rb", "\u{1b}[31mred", "nul\0", "a\u{2028}b", "a\tb", "\u{9b}1m"] {
+            let fault = class_name_fault(name).unwrap();
+            assert!(fault.contains("control character") && !fault.contains(char::is_control), "{fault}");
+        }
+        let fault = class_name_fault(&"x".repeat(1_000_000)).unwrap();
+        assert!(fault.contains("has 1000000 characters, more than 255") && fault.len() < 200, "{fault}");
+        for name in ["traffic light", "größe", "猫", "a;b", &"é".repeat(255)] {
+            assert_eq!(class_name_fault(name), None);
+        }
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod label_png;
 mod npy;
 pub mod palette;
 mod picture;
+mod png_decoder;
 pub mod resampling;
 mod score_file;
 mod score_map;
@@ -38,7 +39,7 @@ mod sureness;
 mod symmetry;
 pub mod text_file;
 
-pub use classes::{BACKGROUND, Classes};
+pub use classes::{BACKGROUND, Classes, class_name_fault};
 pub use confusion_picture::confusion_svg;
 pub use error::MaskError;
 pub use evaluation::{ClassScores, ConfusionMatrix, Scores};
@@ -49,11 +50,12 @@ pub use folder_lock::{FolderLock, FolderLockError, Holder, LOCK_FILE};
 pub use foreground::{ForegroundEvaluation, ForegroundScores, MaskCandidates, evaluate_foreground};
 pub use label_map::{IGNORE, LabelMap};
 pub use label_png::{
-    INFLATION_ALLOWANCE, MAX_INFLATION, MAX_MASK_PIXELS, encode_label_png, read_label_png,
-    read_label_png_size, read_label_png_within, write_label_png,
+    MAX_MASK_PIXELS, encode_label_png, read_label_png, read_label_png_size, read_label_png_within,
+    write_label_png,
 };
 pub use npy::encoded as npy_bytes;
 pub use picture::{Picture, heat_map, mask_layer_png, overlay, viridis};
+pub use png_decoder::{PngHeader, open_png};
 pub use score_file::{StoredScores, write_label_npy};
 pub use score_map::ScoreMap;
 pub use symmetry::Symmetry;
