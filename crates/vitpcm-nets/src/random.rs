@@ -5,13 +5,13 @@ use vitpcm_ops::{random_bits, uniform};
 
 /// A stream of random numbers, addressed by position.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stream {
+pub struct Stream {
     key: u64,
 }
 
 impl Stream {
     /// The stream of this name: names give independent streams of one seed.
-    pub(crate) fn named(seed: u64, name: &str) -> Self {
+    pub fn named(seed: u64, name: &str) -> Self {
         // FNV-1a
         let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
@@ -25,12 +25,17 @@ impl Stream {
     }
 
     /// Uniform in [0, 1), a multiple of 2⁻²⁴.
-    pub(crate) fn uniform(&self, position: u64) -> f32 {
+    pub fn uniform(&self, position: u64) -> f32 {
         uniform(self.bits(position))
     }
 
+    /// Uniform among 0..count; `count` at least 1.
+    pub fn below(&self, position: u64, count: usize) -> usize {
+        ((u128::from(self.bits(position)) * count as u128) >> 64) as usize
+    }
+
     /// Normal with mean 0 and variance 1 (Box–Muller).
-    pub(crate) fn normal(&self, position: u64) -> f32 {
+    pub fn normal(&self, position: u64) -> f32 {
         const STEP: f64 = 1.0 / (1u64 << 32) as f64;
         let bits = self.bits(position);
         // Shifted by half a step away from zero, whose logarithm is infinite.

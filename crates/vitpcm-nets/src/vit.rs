@@ -183,10 +183,35 @@ impl Vit {
     /// # Shapes
     /// result `[B, rows, columns, D]`, f32
     pub fn patch_features(&self, tokens: &Tokens) -> Result<Tensor> {
+        self.normalised_patches(tokens, &self.norm)
+    }
+
+    /// The patches' features after each of some blocks (counted from 1, ascending), in one pass, each normalised
+    /// without scale and shift: the final norm is trained for the last block alone.
+    ///
+    /// # Shapes
+    /// pixels as for [`Vit::embed`]; results `[B, rows, columns, D]`, f32
+    pub fn block_features(&self, pixels: &Tensor, blocks: &[usize]) -> Result<Vec<Tensor>> {
+        let width = self.config.width;
+        let plain = Affine {
+            weight: Tensor::ones(width, DType::F32, pixels.device())?,
+            bias: Tensor::zeros(width, DType::F32, pixels.device())?,
+        };
+        let mut tokens = self.embed(pixels)?;
+        let mut features = Vec::with_capacity(blocks.len());
+        for &block in blocks {
+            tokens = self.run_blocks_to(block, &tokens, &mut Mode::Inference)?;
+            features.push(self.normalised_patches(&tokens, &plain)?);
+        }
+        Ok(features)
+    }
+
+    /// Patches under a norm, on the grid.
+    fn normalised_patches(&self, tokens: &Tokens, norm: &Affine) -> Result<Tensor> {
         let grid = tokens.grid;
         let batch = tokens.values.dim(0)?;
         let patches = tokens.values.narrow(1, self.config.num_prefix_tokens(), grid.num_cells())?;
-        let features = self.normalise(&patches)?;
+        let features = normalise(norm, &patches)?;
         Ok(features.reshape((batch, grid.rows, grid.columns, self.config.width))?)
     }
 
@@ -196,13 +221,7 @@ impl Vit {
     /// result `[B, D]`
     pub fn class_feature(&self, tokens: &Tokens) -> Result<Tensor> {
         let class_token = tokens.values.narrow(1, 0, 1)?;
-        Ok(self.normalise(&class_token)?.squeeze(1)?)
-    }
-
-    /// The final norm.
-    fn normalise(&self, x: &Tensor) -> Result<Tensor> {
-        let Affine { weight, bias } = &self.norm;
-        Ok(ops::layer_norm(&x.contiguous()?, weight, bias, LAYER_NORM_EPS)?)
+        Ok(normalise(&self.norm, &class_token)?.squeeze(1)?)
     }
 
     /// How much the class token attends to each patch in the last block, for each head: what shows where things are
@@ -313,6 +332,10 @@ fn affine(name: &str, parameters: &Parameters) -> Result<Affine> {
         weight: parameters.get(&format!("{name}.weight"))?.clone(),
         bias: parameters.get(&format!("{name}.bias"))?.clone(),
     })
+}
+
+fn normalise(norm: &Affine, x: &Tensor) -> Result<Tensor> {
+    Ok(ops::layer_norm(&x.contiguous()?, &norm.weight, &norm.bias, LAYER_NORM_EPS)?)
 }
 
 fn linear(layer: &Affine, x: &Tensor) -> Result<Tensor> {
