@@ -35,6 +35,7 @@ mod outcome;
 mod output;
 mod planned_results;
 mod printable;
+mod propose;
 mod refine;
 mod report;
 mod results_folder;
@@ -87,6 +88,8 @@ enum Command {
     Serve(serve::Args),
     /// Dense CRF over stored score maps
     Refine(refine::Args),
+    /// Masks to train a further round on: given ones, or those of linear heads where these are more plausible
+    Propose(propose::Args),
     /// Masks of two models in one, to train a further round on
     Join(join::Args),
     /// Score predicted masks against true ones
@@ -199,6 +202,7 @@ fn dispatch(command: Command, session: &Session) -> anyhow::Result<Outcome> {
         Command::Segment(args) => segment::segment(&args, session),
         Command::Serve(args) => serve::serve(&args, session),
         Command::Refine(args) => refine::refine(&args, session),
+        Command::Propose(args) => propose::propose(&args, session),
         Command::Join(args) => join::join(&args, session),
         Command::Evaluate(args) => evaluate::evaluate(&args, session),
         Command::Attention(args) => attention::attention(&args, session),

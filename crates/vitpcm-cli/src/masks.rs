@@ -150,7 +150,7 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let model = args.out.join("model.safetensors");
     copy_whole(&folders.final_model(&progress.plan), &model)?;
     let agreement = match progress.plan.second_round_epochs {
-        Some(_) => Some(Agreement::between(&folders.first_masks(), &args.out, dataset.classes())?),
+        Some(_) => Some(Agreement::between(&folders.chosen_masks(), &args.out, dataset.classes())?),
         None => None,
     };
     summary(&progress, agreement.as_ref())?;
@@ -256,9 +256,10 @@ fn measured_speed(device: &Device, options: SegmenterOptions) -> anyhow::Result<
     let mask = started.elapsed().as_secs_f64();
     let threads = rayon::current_num_threads() as f64;
     let crf_megapixel = 2.4 / threads.clamp(1.0, 16.0);
+    let heads = 300.0 / threads;
     Ok(match device.is_cpu() {
-        true => Speed { training_image: 1.3 * mask, mask, crf_megapixel, round: 5.0 },
-        false => Speed { training_image: 0.004, mask: mask + 0.004, crf_megapixel, round: 10.0 },
+        true => Speed { training_image: 1.3 * mask, mask, crf_megapixel, heads, round: 5.0 },
+        false => Speed { training_image: 0.004, mask: mask + 0.004, crf_megapixel, heads, round: 10.0 },
     })
 }
 

@@ -203,12 +203,8 @@ fn check_localisation(args: &Args, config: &TrainConfig) -> anyhow::Result<()> {
 /// Pseudo-masks lie where `segment --out` put them: named as the data set names its images, or, where the data set's whole
 /// folder was segmented, one folder down.
 fn with_pseudo_masks(mut data: TrainData, folder: &Path, session: &Session) -> anyhow::Result<TrainData> {
-    let entries = std::fs::read_dir(folder).with_context(|| format!("{}", folder.display())).map_err(usage)?;
-    let mut below: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    below.retain(|path| path.is_dir());
-    below.sort();
     let all = data.training.len();
-    for place in std::iter::once(folder.to_path_buf()).chain(below) {
+    for place in mask_places(folder).map_err(usage)? {
         data.pseudo_masks = Some(place.clone());
         let found = data.num_pseudo_masks();
         if found > 0 {
@@ -222,6 +218,16 @@ fn with_pseudo_masks(mut data: TrainData, folder: &Path, session: &Session) -> a
         folder.display(),
         expected.unwrap_or_default()
     )))
+}
+
+/// Where masks may lie that `segment` wrote into a folder: there, or in one of its sub-folders.
+pub(crate) fn mask_places(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("{}", folder.display()))?;
+    let mut places: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    places.retain(|path| path.is_dir());
+    places.sort();
+    places.insert(0, folder.to_path_buf());
+    Ok(places)
 }
 
 /// The settings and the initial backbone, from what was typed and, when resuming, from what the run began with.

@@ -214,8 +214,8 @@ impl Dataset {
             if tags.is_empty() && entry.tags.iter().any(|tag| !["", BACKGROUND].contains(&tag.trim())) {
                 all_tags_unknown.push(images.len());
             }
-            if sources.last() != Some(&entry.source) {
-                sources.push(entry.source);
+            if sources.last().is_none_or(|last| **last != *entry.source) {
+                sources.push(entry.source.to_path_buf());
             }
             images.push(TaggedImage { name: entry.name, path: entry.path, tags });
             truths.push(entry.truth);

@@ -15,6 +15,8 @@ const EPOCHS_OF_FEW_IMAGES: usize = 60;
 const BLOCKS: [usize; 2] = [2, 5];
 /// Cost of a training image with few blocks trained, as a share of the cost with many.
 const COST_OF_FEW_BLOCKS: f64 = 0.7;
+/// Images that linear heads are fitted to, at most.
+const IMAGES_FOR_HEADS: f64 = 600.0;
 /// Side in pixels at which the network sees an image when it makes masks.
 const SIZE: usize = 448;
 /// The same where there is too little time for that.
@@ -41,6 +43,8 @@ pub(crate) struct Speed {
     pub(crate) mask: f64,
     /// The dense CRF, for each megapixel.
     pub(crate) crf_megapixel: f64,
+    /// All linear heads, once their features are there.
+    pub(crate) heads: f64,
     /// Start and end of a round.
     pub(crate) round: f64,
 }
@@ -54,7 +58,7 @@ pub(crate) struct Plan {
     pub(crate) blocks: usize,
     /// Epochs of the first round, which learns from the tags.
     pub(crate) epochs: usize,
-    /// Epochs of the second round, which learns from the first one's refined masks too; none where time is short.
+    /// Epochs of the second round, which learns from the tags and from masks chosen after the first; none where time is short.
     pub(crate) second_round_epochs: Option<usize>,
     /// Expected time for everything.
     pub(crate) seconds: f64,
@@ -77,12 +81,13 @@ impl Plan {
             let cost = if blocks == BLOCKS[0] { COST_OF_FEW_BLOCKS } else { 1.0 };
             let epoch = images * speed.training_image * cost;
             let fixed = |rounds: f64| rounds * (masks + speed.round);
+            let choosing = speed.heads + images.min(IMAGES_FOR_HEADS) * speed.mask;
             // Two thirds of the training go to the first round: what it misses, no later one finds.
-            let seconds_left = budget - fixed(2.0);
+            let seconds_left = budget - fixed(2.0) - choosing;
             let first = ((seconds_left / epoch) * 2.0 / 3.0).min(most as f64);
             if first >= EPOCHS[0] as f64 {
                 let (first, second) = (first as usize, (first / 2.0).round() as usize);
-                let seconds = fixed(2.0) + (first + second) as f64 * epoch;
+                let seconds = fixed(2.0) + choosing + (first + second) as f64 * epoch;
                 return Plan { size, blocks, epochs: first, second_round_epochs: Some(second), seconds };
             }
             let epochs = ((budget - fixed(1.0)) / epoch).clamp(1.0, most as f64) as usize;
@@ -99,8 +104,8 @@ impl Plan {
 mod tests {
     use super::*;
 
-    const TWO_CORES: Speed = Speed { training_image: 0.62, mask: 0.5, crf_megapixel: 0.6, round: 5.0 };
-    const GPU: Speed = Speed { training_image: 0.004, mask: 0.007, crf_megapixel: 0.1, round: 12.0 };
+    const TWO_CORES: Speed = Speed { training_image: 0.62, mask: 0.5, crf_megapixel: 1.2, heads: 150.0, round: 5.0 };
+    const GPU: Speed = Speed { training_image: 0.004, mask: 0.007, crf_megapixel: 0.15, heads: 19.0, round: 10.0 };
 
     fn plan(num_images: usize, minutes: f64, speed: Speed) -> Plan {
         let situation = Situation { num_images, num_classes: 3, megapixels: 0.25, minutes, speed };

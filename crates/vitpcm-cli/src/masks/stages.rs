@@ -28,8 +28,13 @@ impl Folders {
     }
 
     /// The refined masks of the first round, where a second one follows.
-    pub(super) fn first_masks(&self) -> PathBuf {
+    fn first_masks(&self) -> PathBuf {
         self.work.join("first-masks")
+    }
+
+    /// The masks that the second round learns from.
+    pub(super) fn chosen_masks(&self) -> PathBuf {
+        self.work.join("chosen-masks")
     }
 
     pub(super) fn final_model(&self, plan: &Plan) -> PathBuf {
@@ -52,7 +57,8 @@ impl Stage {
     /// Runs the command. It goes on from what an earlier run left of it.
     pub(super) fn run(&self, session: &Session) -> anyhow::Result<Outcome> {
         let mut words = self.words.clone();
-        if self.was_begun() {
+        let can_resume = words.get(1).is_some_and(|command| command != "propose");
+        if can_resume && self.was_begun() {
             words.push("--resume".into());
         }
         crate::run_stage(&words, session)
@@ -91,9 +97,13 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
         Some(epochs) => {
             let mut first = segment("first masks", 1, &folders.first_masks(), "png");
             first.words.push("--no-report".into());
-            let mut second = train("learning from the tags and the first masks", 2, epochs);
-            second.words.extend(["--pseudo-masks".into(), folders.first_masks().into()]);
-            stages.extend([first, second]);
+            let mut chosen = words(["vitpcm", "propose", "--data"]);
+            chosen.extend([folders.data.clone().into(), "--masks".into(), folders.first_masks().into()]);
+            chosen.extend(["--out".into(), folders.chosen_masks().into()]);
+            let chosen = Stage { what: "choosing masks to learn from", words: chosen };
+            let mut second = train("learning from the tags and the chosen masks", 2, epochs);
+            second.words.extend(["--pseudo-masks".into(), folders.chosen_masks().into()]);
+            stages.extend([first, chosen, second]);
             2
         }
     };
@@ -116,15 +126,16 @@ mod tests {
     }
 
     #[test]
-    fn two_rounds_are_four_commands_to_paste() {
+    fn two_rounds_are_five_commands_to_paste() {
         assert_eq!(
             lines(Some(10)),
             [
                 "vitpcm train --data 'my leaves' --out out/.masks/round-1 --epochs 20 --set schedule.unfreeze=5",
                 "vitpcm segment 'my leaves' --tags-file 'my leaves' --model out/.masks/round-1/model.safetensors \
                  --size 448 --crf --format png --out out/.masks/first-masks --no-report",
+                "vitpcm propose --data 'my leaves' --masks out/.masks/first-masks --out out/.masks/chosen-masks",
                 "vitpcm train --data 'my leaves' --out out/.masks/round-2 --epochs 10 --set schedule.unfreeze=5 \
-                 --pseudo-masks out/.masks/first-masks",
+                 --pseudo-masks out/.masks/chosen-masks",
                 "vitpcm segment 'my leaves' --tags-file 'my leaves' --model out/.masks/round-2/model.safetensors \
                  --size 448 --crf --format png,overlay --out out",
             ]

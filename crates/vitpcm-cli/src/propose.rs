@@ -1,0 +1,303 @@
+//! `vitpcm propose`: masks to train a round on, chosen without true masks. Linear heads on frozen features are fitted to
+//! the tags by many rules; their masks and the given ones are ranked by how well they are recognised on images that were
+//! held out. The given masks are kept unless a head is clearly better.
+
+use crate::class_names::{CLASS_LIST, class_list};
+use crate::data_inspect::Reading;
+use crate::live_run::duration;
+use crate::outcome::{Outcome, usage};
+use crate::output;
+use crate::session::Session;
+use crate::table::Table;
+use crate::train::mask_places;
+use anyhow::{Context, anyhow};
+use rayon::prelude::*;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use vitpcm::embedded_model;
+use vitpcm_data::{Dataset, ImageLimits, TaggedImage, read_image, read_image_header};
+use vitpcm_heads::{
+    Candidate, Choice, ChoiceConfig, DescentConfig, FeatureExtractor, GRID_SIDE, Origin, PatchFeatures, RULES,
+    Source, TaggedImages, Tiles, rank,
+};
+use vitpcm_masks::resampling::Alignment;
+use vitpcm_masks::{LabelMap, ScoreMap, read_label_png_within, write_label_png};
+use vitpcm_nets::{BackboneConfig, PretrainedBackbone, Vit};
+
+/// Images that heads are fitted to and judged on: their features are held in memory, about a megabyte each.
+const MAX_IMAGES: usize = 600;
+/// Images in a batch of the network.
+const BATCH: usize = 16;
+/// A head takes the place of the given masks if its score is this many times theirs. Trained networks draw better
+/// outlines than heads on a grid, so a head must be clearly better: docs/own-data.md has the measurements.
+const MARGIN: f32 = 1.3;
+/// Rows of the table for people.
+const ROWS: usize = 6;
+
+#[derive(clap::Args)]
+#[command(after_help = "Example, to paste (the first lines draw tagged images and make masks of them):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm train --data scenes --out run --preset demo --epochs 2\n  \
+    vitpcm segment scenes --tags-file scenes --model run/model.safetensors --out masks\n  \
+    vitpcm propose --data scenes --masks masks --out proposed")]
+pub(crate) struct Args {
+    /// The data set: a folder with tagged images
+    #[arg(long, value_name = "PATH")]
+    data: PathBuf,
+    /// Masks that a first round made of its images, as `segment --out` writes them
+    #[arg(long, value_name = "DIR")]
+    masks: PathBuf,
+    /// Folder for the masks that were chosen: what `train --pseudo-masks` takes
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Write the ranking as JSON; `-` prints it
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    reading: Reading,
+}
+
+/// What `--json` says.
+#[derive(Serialize)]
+struct Ranking {
+    /// What was written to --out.
+    chosen: String,
+    images: usize,
+    candidates: Vec<Ranked>,
+}
+
+#[derive(Serialize)]
+struct Ranked {
+    masks: String,
+    score: f32,
+    classes: Vec<RankedClass>,
+}
+
+#[derive(Serialize)]
+struct RankedClass {
+    class: String,
+    /// How well the masks of the class are recognised on held-out images: area under the ROC curve.
+    auc: f32,
+    /// Mean share of a tagged image that they cover.
+    area: f32,
+    /// Share of the tagged images in which they are empty.
+    empty: f32,
+}
+
+pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    let messages = &session.messages;
+    let dataset = Dataset::open(&args.data, &args.reading.open_options(session.seed))?;
+    let limits = args.reading.image_limits();
+    let training = dataset.training();
+    let images: Vec<&TaggedImage> = training.indices.iter().map(|&index| &dataset.images()[index]).collect();
+    let (place, images) = with_masks(&args.masks, images).map_err(usage)?;
+    let images = spread(&images, MAX_IMAGES);
+    let outputs = images.iter().map(|image| args.out.join(image.mask_name()));
+    let lists = [args.out.join(CLASS_LIST)].into_iter().chain(args.json.clone());
+    let masks = images.iter().map(|image| place.join(image.mask_name()));
+    let inputs = dataset.files().map(Path::to_path_buf).chain(masks);
+    session.check_outputs(inputs, outputs.chain(lists))?;
+    let _lock = output::lock_folder(&args.out, "propose")?;
+
+    let started = Instant::now();
+    let names = &dataset.classes().names()[1..];
+    let tags: Vec<bool> = images
+        .iter()
+        .flat_map(|image| (1..=names.len()).map(|class| image.tags.iter().any(|tag| usize::from(tag) == class)))
+        .collect();
+    let tagged = TaggedImages::new(names.len(), tags, session.seed)?;
+    let features = frozen_features(&images, &limits, session)?;
+    let judges = features.iter().filter(|(source, _)| source.is_judge(DEPTH)).map(|(_, features)| features);
+    let choice = Choice::new(judges, &tagged, ChoiceConfig::default())?;
+    let given = images.par_iter().map(|image| {
+        let path = place.join(image.mask_name());
+        Ok(on_grid(&read_label_png_within(&path, limits.max_pixels)?)?)
+    });
+    let given = choice.judge_masks("the given masks", given.collect::<anyhow::Result<Vec<_>>>()?)?;
+    let bar = messages.progress_bar(features.len() * RULES.len(), "linear heads");
+    let mut heads = Vec::new();
+    let descent = DescentConfig { seed: session.seed, ..DescentConfig::default() };
+    for (source, features) in &features {
+        for rule in &RULES {
+            heads.extend(choice.fit_heads(*source, features, std::slice::from_ref(rule), &descent)?);
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+
+    let heads = rank(heads);
+    let best = heads.first().filter(|head| head.score > MARGIN * given.score);
+    let written = images.par_iter().enumerate().try_for_each(|(index, image)| {
+        let to = args.out.join(image.mask_name());
+        if let Some(folder) = to.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
+        }
+        match best {
+            None => {
+                let from = place.join(image.mask_name());
+                let mask = read_label_png_within(&from, limits.max_pixels)?;
+                anyhow::Ok(write_label_png(&to, &mask)?)
+            }
+            Some(head) => {
+                let header = read_image_header(&image.path, &limits)?;
+                let scores = head_scores(head, &features, index, &tagged)?;
+                let (width, height) = (header.width as usize, header.height as usize);
+                let mask = scores.label_map_at(width, height, Alignment::HalfPixel)?;
+                Ok(write_label_png(&to, &mask)?)
+            }
+        }
+    });
+    written?;
+    output::write_file(&args.out.join(CLASS_LIST), class_list(dataset.classes()).as_bytes())?;
+
+    let chosen = best.unwrap_or(&given).origin.to_string();
+    let mut all = heads.clone();
+    all.push(given.clone());
+    let ranking = Ranking {
+        chosen: chosen.clone(),
+        images: images.len(),
+        candidates: rank(all).iter().map(|candidate| ranked(candidate, names)).collect(),
+    };
+    let mut table = Table::new(["masks", "score"]);
+    table.row([given.origin.to_string(), format!("{:.3}", given.score)]);
+    for head in heads.iter().take(ROWS) {
+        table.row([head.origin.to_string(), format!("{:.3}", head.score)]);
+    }
+    messages.note(format!(
+        "{table}chosen: {chosen}; {} images, {}",
+        images.len(),
+        duration(started.elapsed().as_secs_f64())
+    ));
+    if let Some(path) = &args.json {
+        output::json_or_text(Some(path), &ranking, "")?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// Blocks of the embedded ViT.
+const DEPTH: usize = 12;
+
+/// The images that have a mask, and where their masks lie.
+fn with_masks<'a>(
+    folder: &Path,
+    images: Vec<&'a TaggedImage>,
+) -> anyhow::Result<(PathBuf, Vec<&'a TaggedImage>)> {
+    for place in mask_places(folder)? {
+        let has_mask = |image: &&&TaggedImage| place.join(image.mask_name()).is_file();
+        let found: Vec<&TaggedImage> = images.iter().filter(has_mask).copied().collect();
+        if !found.is_empty() {
+            return Ok((place, found));
+        }
+    }
+    Err(anyhow!("{}: none of the images has a mask there; expected what `segment --out` writes", folder.display()))
+}
+
+/// At most so many, evenly spread over all.
+fn spread<'a>(images: &[&'a TaggedImage], at_most: usize) -> Vec<&'a TaggedImage> {
+    let count = images.len().min(at_most);
+    (0..count).map(|i| images[i * images.len() / count]).collect()
+}
+
+fn frozen_features(
+    images: &[&TaggedImage],
+    limits: &ImageLimits,
+    session: &Session,
+) -> anyhow::Result<Vec<(Source, PatchFeatures)>> {
+    let (device, _) = session.open_device()?;
+    let backbone = PretrainedBackbone::of_model(&embedded_model(&device)?)?;
+    let BackboneConfig::Vit(config) = backbone.config else {
+        return Err(anyhow!("the embedded model has no ViT"));
+    };
+    let vit = Vit::new(&config, &backbone.parameters)?;
+    let extractor = FeatureExtractor::new(vit, backbone.normalisation, device, BATCH);
+    let bar = session.messages.progress_bar(images.len(), "frozen features");
+    let fetch = |index: usize| {
+        bar.inc(1);
+        Ok::<_, anyhow::Error>(read_image(&images[index].path, limits)?)
+    };
+    let sources = Source::of_depth(config.depth, Tiles::Whole);
+    let features = extractor.project(images.len(), fetch, &sources, session.seed);
+    bar.finish_and_clear();
+    features
+}
+
+/// The most frequent label of each cell of the grid of patches.
+fn on_grid(mask: &LabelMap) -> anyhow::Result<LabelMap> {
+    let (width, height) = mask.size();
+    let bounds = |cell: usize, side: usize| {
+        let start = cell * side / GRID_SIDE;
+        start..((cell + 1) * side / GRID_SIDE).max(start + 1)
+    };
+    let cells = (0..GRID_SIDE).flat_map(|row| (0..GRID_SIDE).map(move |column| (row, column)));
+    let labels = cells.map(|(row, column)| {
+        let mut counts = [0u32; 256];
+        for y in bounds(row, height) {
+            for &label in &mask.labels()[y * width..][bounds(column, width)] {
+                counts[usize::from(label)] += 1;
+            }
+        }
+        let most = (0..=255u8).max_by_key(|&label| (counts[usize::from(label)], std::cmp::Reverse(label)));
+        most.unwrap_or_default()
+    });
+    Ok(LabelMap::new(GRID_SIDE, GRID_SIDE, labels.collect())?)
+}
+
+/// Probabilities of background and the image's tags, from a head's log-odds.
+fn head_scores(
+    head: &Candidate,
+    features: &[(Source, PatchFeatures)],
+    image: usize,
+    tagged: &TaggedImages,
+) -> anyhow::Result<ScoreMap> {
+    let Origin::Head { source, head, .. } = &head.origin else {
+        return Err(anyhow!("only a head gives scores"));
+    };
+    let (_, features) = features.iter().find(|(other, _)| other == source).context("a head has features")?;
+    let log_odds = head.of_image(image, tagged).log_odds(features.image(image));
+    let num_cells = GRID_SIDE * GRID_SIDE;
+    let tags = tagged.tags(image);
+    let mut scores = vec![0.0f32; (tags.len() + 1) * num_cells];
+    for cell in 0..num_cells {
+        let exponent = |class: usize| log_odds[class * num_cells + cell].clamp(-30.0, 30.0).exp();
+        let total = 1.0 + (0..tags.len()).filter(|&class| tags[class]).map(exponent).sum::<f32>();
+        scores[cell] = 1.0 / total;
+        for class in (0..tags.len()).filter(|&class| tags[class]) {
+            scores[(class + 1) * num_cells + cell] = exponent(class) / total;
+        }
+    }
+    Ok(ScoreMap::new(tags.len() + 1, GRID_SIDE, GRID_SIDE, scores)?)
+}
+
+fn ranked(candidate: &Candidate, names: &[String]) -> Ranked {
+    let classes = names.iter().zip(&candidate.classes).map(|(name, class)| RankedClass {
+        class: name.clone(),
+        auc: class.auc,
+        area: class.area,
+        empty: class.empty,
+    });
+    Ranked { masks: candidate.origin.to_string(), score: candidate.score, classes: classes.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_takes_its_most_frequent_label() {
+        // 64 × 32 pixels: two by one a cell. The left column of the second row of pixels is class 3.
+        let mut labels = vec![0u8; 64 * 32];
+        labels[64] = 3;
+        labels[65] = 3;
+        labels[66] = 3;
+        let grid = on_grid(&LabelMap::new(64, 32, labels).unwrap()).unwrap();
+        assert_eq!(grid.labels()[GRID_SIDE..GRID_SIDE + 2], [3, 0], "a tie goes to the lower label");
+        assert_eq!(grid.labels().iter().filter(|&&label| label == 3).count(), 1);
+    }
+
+    #[test]
+    fn masks_smaller_than_the_grid_fill_it() {
+        let grid = on_grid(&LabelMap::new(2, 2, vec![1, 0, 0, 2]).unwrap()).unwrap();
+        assert_eq!(grid.labels().iter().filter(|&&label| label == 2).count(), 256);
+    }
+}
