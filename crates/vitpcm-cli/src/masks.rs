@@ -21,7 +21,9 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use vitpcm::{Device, Segmenter, SegmenterOptions, embedded_model};
-use vitpcm_data::{Dataset, ImageLimits, OpenOptions, read_image_header};
+use vitpcm_data::{
+    Dataset, ImageLimits, InputGrid, OpenOptions, TagWarning, describe_images, read_image_header, tag_warnings,
+};
 use vitpcm_masks::{atomic_file, text_file};
 
 /// Minutes that a job may take unless told otherwise.
@@ -78,6 +80,8 @@ struct Report<'a> {
     classes: &'a [String],
     plan: &'a Plan,
     commands: Vec<String>,
+    /// What the tags cannot teach.
+    warnings: &'a [TagWarning],
     /// Of the stages done so far.
     seconds: &'a [f64],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,6 +116,11 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         (false, _) => Progress { plan: new_plan(args, &dataset, session)?, done: Vec::new() },
     };
     let stages = stages::of_plan(&progress.plan, &folders, &args.format);
+    let warnings = tag_warnings(
+        dataset.classes(),
+        &describe_images(dataset.images(), &ImageLimits::default()),
+        InputGrid::default(),
+    );
     let summary = |progress: &Progress, agreement: Option<&Agreement>| {
         let report = Report {
             folder: &args.folder,
@@ -119,12 +128,14 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
             classes,
             plan: &progress.plan,
             commands: stages.iter().map(Stage::shown).collect(),
+            warnings: &warnings,
             seconds: &progress.done,
             agreement,
         };
         args.json.as_deref().map_or(Ok(()), |path| output::json_or_text(Some(path), &report, ""))
     };
     say_plan(&dataset, &progress.plan, &stages, session);
+    warnings.iter().for_each(|warning| messages.note(format!("warning: {warning}")));
     if args.dry_run {
         summary(&progress, None)?;
         return Ok(Outcome::Done);

@@ -22,7 +22,7 @@ use vitpcm_data::{Dataset, InputGrid, describe_images, tag_warnings};
 use vitpcm_masks::text_file;
 use vitpcm_nets::BackboneConfig;
 use vitpcm_train::{
-    Backbone, Ending, EtTarget, Event, LocalisationKind, Preset, RunSummary, TrainConfig, TrainData,
+    Backbone, Ending, EtTarget, Event, LocalisationKind, Preset, RunSummary, Start, TrainConfig, TrainData,
     TrainError, TrainJob, TrainOutcome, has_saved_state,
 };
 
@@ -174,7 +174,7 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
 
 /// Says what the training images' tags cannot teach.
 fn warn_of_tags(job: &TrainJob, session: &Session) -> anyhow::Result<()> {
-    if session.messages != Messages::All {
+    if session.messages != Messages::All || session.role == Role::Stage {
         return Ok(());
     }
     let patch = BackboneConfig::named(&job.config.model.backbone).map_err(usage)?.patch();

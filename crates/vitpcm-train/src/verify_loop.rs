@@ -15,7 +15,7 @@ use vitpcm_data::{CropLoader, ImageLimits, LoaderOptions, MaskedImage};
 use vitpcm_masks::Classes;
 use vitpcm_nets::{
     DeepLabConfig, DeepLabInfo, DeepLabModel, Normalisation, Parameters, Precision, ResNetConfig,
-    ResNetVariant, Storage, WeightFile,
+    ResNetVariant, Storage,
 };
 
 use crate::begun_with::{self, KnownImage};
