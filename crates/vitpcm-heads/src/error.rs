@@ -1,0 +1,40 @@
+//! What can go wrong between features and masks.
+
+use vitpcm_masks::MaskError;
+use vitpcm_nets::NetsError;
+
+/// An error while extracting features, fitting heads or judging masks.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeadsError {
+    /// The network that extracts the features.
+    #[error(transparent)]
+    Network(#[from] NetsError),
+    /// Tensors, or the device they are on.
+    #[error("tensor computation: {0}")]
+    Tensor(#[from] candle_core::Error),
+    /// Label maps.
+    #[error(transparent)]
+    Mask(#[from] MaskError),
+    /// Arrays whose lengths do not fit each other.
+    #[error("{what}: found {found}, expected {expected}")]
+    WrongLength {
+        /// What was counted.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many there should be.
+        expected: usize,
+    },
+    /// A request that nothing can satisfy.
+    #[error("{0}")]
+    BadRequest(String),
+}
+
+/// The result of this crate's functions.
+pub type Result<T> = std::result::Result<T, HeadsError>;
+
+/// An error unless both are equal.
+pub(crate) fn check_length(what: &'static str, found: usize, expected: usize) -> Result<()> {
+    if found == expected { Ok(()) } else { Err(HeadsError::WrongLength { what, found, expected }) }
+}
