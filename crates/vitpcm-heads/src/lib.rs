@@ -2,6 +2,7 @@
 
 mod eigen;
 mod error;
+pub mod features;
 mod gram;
 mod patch_features;
 mod product;
@@ -9,6 +10,7 @@ mod projection;
 mod tagged_images;
 
 pub use error::{HeadsError, Result};
+pub use features::{FeatureExtractor, GRID_SIDE, PROJECTED_WIDTH, Source, Tiles};
 pub use patch_features::PatchFeatures;
 pub use projection::Projection;
 pub use tagged_images::{NUM_FOLDS, TaggedImages};
