@@ -11,6 +11,7 @@ mod patch_features;
 mod pooled_loss;
 mod product;
 mod projection;
+pub mod recognisability;
 mod ridge;
 mod tagged_images;
 
@@ -20,4 +21,5 @@ pub use features::{FeatureExtractor, GRID_SIDE, PROJECTED_WIDTH, Source, Tiles};
 pub use head::{FittedHead, LinearHead, Rule, label_map};
 pub use patch_features::PatchFeatures;
 pub use projection::Projection;
+pub use recognisability::{Judge, Recognisability};
 pub use tagged_images::{NUM_FOLDS, TaggedImages};
