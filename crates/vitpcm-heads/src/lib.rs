@@ -1,5 +1,61 @@
 //! Masks from tags by linear heads on frozen features, and the choice among them without true masks.
+//!
+//! The patch features of a frozen ViT are enough to locate objects, but the best block and the best multiple-instance
+//! rule differ by data set. This crate fits many cheap linear heads and picks the masks that a linear discriminant
+//! recognises best on held-out images. The pipeline is [`features`] → [`Projection`] → [`head`] → [`recognisability`] →
+//! [`choice`].
+//!
+//! It knows networks and label maps, but no files and no data sets. Everything after the network runs on the CPU and
+//! gives the same result on any number of threads.
+//!
+//! ```
+//! use candle_core::Device;
+//! use image::{Rgb, RgbImage};
+//! use vitpcm_heads::{
+//!     Choice, ChoiceConfig, DescentConfig, FeatureExtractor, HeadsError, Rule, Source, TaggedImages, Tiles, rank,
+//! };
+//! use vitpcm_nets::{BackboneConfig, Initialisation, Normalisation, Variant, Vit};
+//!
+//! # fn main() -> Result<(), HeadsError> {
+//! // Half of the images have a red square, and say so.
+//! let image = |index: usize| {
+//!     Ok::<_, HeadsError>(RgbImage::from_fn(64, 64, |x, y| {
+//!         let is_red = index % 2 == 0 && (20..40).contains(&x) && (20..40).contains(&y);
+//!         if is_red { Rgb([220, 30, 30]) } else { Rgb([90, 120, (x + y) as u8]) }
+//!     }))
+//! };
+//! let images = TaggedImages::new(1, (0..8).map(|index| index % 2 == 0).collect(), 0)?;
+//!
+//! // Features. (A trained ViT does better than this random one.)
+//! let config = Variant::named("vit-nano8")?.config();
+//! let weights = Initialisation::official(1).backbone(&BackboneConfig::Vit(config), &Device::Cpu)?;
+//! let vit = Vit::new(&config, &weights)?;
+//! let extractor = FeatureExtractor::new(vit, Normalisation::HALF, Device::Cpu, 4);
+//! let depth = extractor.depth();
+//! let features = extractor.project(8, image, &Source::of_depth(depth, Tiles::Whole), 0)?;
+//!
+//! // Candidates: a few rules on each source.
+//! let judges = features.iter().filter(|(source, _)| source.is_judge(depth)).map(|(_, features)| features);
+//! let choice = Choice::new(judges, &images, ChoiceConfig::default())?;
+//! let descent = DescentConfig { steps: 20, ..DescentConfig::default() };
+//! let rules = [Rule::Softmax { share: 0.02, negatives: true }, Rule::Share { share: 0.05 }];
+//! let mut candidates = Vec::new();
+//! for (source, features) in &features {
+//!     candidates.extend(choice.fit_heads(*source, features, &rules, &descent)?);
+//! }
+//!
+//! // Ranking, and the best masks: 0 is background, 1 the first class.
+//! let ranking = rank(candidates);
+//! assert_eq!(ranking.len(), 8);
+//! let best = &ranking[0];
+//! assert_eq!(best.masks[0].size(), (32, 32));
+//! assert!(best.masks[1].labels().iter().all(|&label| label == 0), "an image without the tag");
+//! println!("{}: {:.3}", best.origin, best.score);
+//! # Ok(())
+//! # }
+//! ```
 
+pub mod choice;
 mod cholesky;
 mod descent;
 mod eigen;
@@ -7,6 +63,8 @@ mod error;
 pub mod features;
 mod gram;
 pub mod head;
+#[cfg(test)]
+mod parity;
 mod patch_features;
 mod pooled_loss;
 mod product;
@@ -15,6 +73,7 @@ pub mod recognisability;
 mod ridge;
 mod tagged_images;
 
+pub use choice::{Candidate, Choice, ChoiceConfig, ClassScore, Origin, RULES, rank};
 pub use descent::DescentConfig;
 pub use error::{HeadsError, Result};
 pub use features::{FeatureExtractor, GRID_SIDE, PROJECTED_WIDTH, Source, Tiles};
