@@ -33,8 +33,8 @@ pub const RULES: [Rule; 11] = [
 ];
 
 /// The score of a class is areaᵖ · (2a − 1)ʳ · (1 − empty), where `a` is the smallest AUC over all judges. The score of
-/// a candidate is the mean over classes. The defaults were chosen on data sets of several domains with known masks and
-/// are the same for all of them.
+/// a candidate is the mean over classes. The defaults were chosen by regret and rank correlation on four data sets with
+/// known masks (leaf disease, steel, satellite, blood cells).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ChoiceConfig {
     /// p: preference for larger masks among equally recognisable ones.
@@ -111,7 +111,8 @@ pub struct Choice<'a> {
 }
 
 impl<'a> Choice<'a> {
-    /// One judge per set of features, at least one; [`Source::is_judge`] says which sources make good judges.
+    /// One judge per set of features, at least one; [`Source::is_judge`] says which sources make good judges. Give
+    /// several: a judge always recognises masks that a linear head made from the judge's own features.
     pub fn new(
         judges: impl IntoIterator<Item = &'a PatchFeatures>,
         images: &'a TaggedImages,

@@ -30,7 +30,11 @@ impl TaggedImages {
 
     /// With given folds, each below [`NUM_FOLDS`], for example to keep near-duplicates in the same fold.
     pub fn with_folds(num_classes: usize, tags: Vec<bool>, folds: Vec<usize>) -> Result<Self> {
-        if num_classes == 0 || num_classes > MAX_CLASSES || tags.is_empty() || tags.len() % num_classes != 0 {
+        if num_classes == 0
+            || num_classes > MAX_CLASSES
+            || tags.is_empty()
+            || !tags.len().is_multiple_of(num_classes)
+        {
             let length = tags.len();
             return Err(HeadsError::BadRequest(format!(
                 "{length} tags of {num_classes} classes; expected 1 to {MAX_CLASSES} classes, one tag an image and class"
