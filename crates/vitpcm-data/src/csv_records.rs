@@ -79,10 +79,8 @@ impl<'a> CsvRecords<'a> {
             num_open_quotes: 0,
         };
         let mut first = Vec::new();
-        if records.read_line(&mut first)? != Line::End {
-            if first.starts_with(b"\xef\xbb\xbf") {
-                first.drain(..3);
-            }
+        if matches!(records.read_line(&mut first)?, Line::TooLong) {
+            return Err(io::Error::other(format!("the first line is longer than {MAX_LINE_BYTES} bytes")));
         }
         let delimiter = delimiter_of(&first);
         records.parser = csv_core::ReaderBuilder::new().delimiter(delimiter).build();
@@ -214,7 +212,6 @@ impl<'a> CsvRecords<'a> {
     }
 }
 
-#[derive(PartialEq, Eq)]
 enum Line {
     Whole,
     TooLong,

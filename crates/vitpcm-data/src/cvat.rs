@@ -68,10 +68,10 @@ fn parse(text: &str, rows: &mut TagRows<'_>) -> Result<(), String> {
             },
             Event::End(element) => {
                 depth = depth.saturating_sub(1);
-                if element.local_name().as_ref() == "image" {
-                    if let Some(image) = open_image.take() {
-                        image.add_to(rows);
-                    }
+                if element.local_name().as_ref() == "image"
+                    && let Some(image) = open_image.take()
+                {
+                    image.add_to(rows);
                 }
             }
             Event::Eof if depth == 0 && at > 0 => return Ok(()),

@@ -119,7 +119,7 @@ impl FileIndex {
 
     fn add(&mut self, entry: &DirEntry) {
         let is_folder = entry.file_type().is_dir();
-        if !is_folder && !(entry.file_type().is_file() && is_image(entry.path())) {
+        if !(is_folder || entry.file_type().is_file() && is_image(entry.path())) {
             return;
         }
         let path = entry.path().to_path_buf();

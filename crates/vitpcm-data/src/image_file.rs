@@ -119,7 +119,11 @@ impl<'a> Opened<'a> {
                 check_size(header.dimensions(), limits)?;
                 match extent {
                     Extent::Header => Box::new(header),
-                    Extent::Pixels => Box::new(jpeg_decoder(essential_segments(&bytes, extent)?)?),
+                    Extent::Pixels => {
+                        let picture = essential_segments(&bytes, extent)?;
+                        drop(bytes);
+                        Box::new(jpeg_decoder(picture)?)
+                    }
                 }
             }
             _ => {
@@ -142,9 +146,10 @@ impl<'a> Opened<'a> {
         let mut decoder_limits = Limits::no_limits();
         decoder_limits.max_alloc = Some(num_pixels.saturating_mul(2 * 16).saturating_add(1 << 20));
         decoder.set_limits(decoder_limits).map_err(reason_of)?;
-        let orientation = match has_orientation {
-            true => decoder.orientation().map_err(reason_of)?,
-            false => Orientation::NoTransforms,
+        let orientation = if has_orientation {
+            decoder.orientation().map_err(reason_of)?
+        } else {
+            Orientation::NoTransforms
         };
         Ok(Opened { decoder, format, orientation })
     }
