@@ -55,7 +55,8 @@ impl Invocation {
             };
             options.push(OptionValue { name, value, origin });
         }
-        let words = std::iter::once(OsStr::new("vitpcm")).chain(typed.iter().skip(1).map(OsString::as_os_str));
+        let words =
+            std::iter::once(OsStr::new("vitpcm")).chain(typed.iter().skip(1).map(OsString::as_os_str));
         Invocation {
             command_line: shell_line(words),
             folder: std::env::current_dir().map_or_else(|_| String::new(), |path| path.display().to_string()),

@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use vitpcm::{Device, Segmenter, SegmenterOptions, embedded_model};
 use vitpcm_data::{
-    Dataset, ImageLimits, InputGrid, OpenOptions, TagWarning, describe_images, read_image_header, tag_warnings,
+    Dataset, ImageLimits, InputGrid, OpenOptions, TagWarning, describe_images, read_image_header,
+    tag_warnings,
 };
 use vitpcm_masks::{atomic_file, text_file};
 
@@ -97,11 +98,12 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let dataset = Dataset::open(&args.folder, &OpenOptions::default())?;
     let classes = &dataset.classes().names()[1..];
     if classes.is_empty() {
-        let text = "no image has a tag, so there is nothing to learn; `vitpcm data inspect` shows what was read";
+        let text =
+            "no image has a tag, so there is nothing to learn; `vitpcm data inspect` shows what was read";
         return Err(usage(anyhow!("{}: {text}", args.folder.display())));
     }
     refuse_inside(&args.folder, &args.out)?;
-    let folders = Folders::new(&args.folder, &args.out);
+    let folders = Folders::new(&args.folder, &image_root(&dataset), &args.out);
     let kept = folders.progress();
     let mut progress = match (args.resume, kept.is_file()) {
         (true, true) => read_progress(&kept)?,
@@ -145,7 +147,7 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     write_progress(&kept, &progress)?;
     let mut outcome = Outcome::Done;
     for (index, stage) in stages.iter().enumerate().skip(progress.done.len()) {
-        messages.note(format!("\n{}/{} {}", index + 1, stages.len(), stage.what));
+        messages.note(format!("{}/{} {}", index + 1, stages.len(), stage.what));
         let started = Instant::now();
         match stage.run(session)? {
             Outcome::Interrupted => {
@@ -180,6 +182,14 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
+/// The deepest folder that holds all images: what else lies in the data set's folder, true masks for one, is not segmented.
+fn image_root(dataset: &Dataset) -> PathBuf {
+    let first = dataset.images().first().and_then(|image| image.path.parent());
+    let Some(first) = first else { return dataset.root().to_path_buf() };
+    let holds_all = |root: &&Path| dataset.images().iter().all(|image| image.path.starts_with(root));
+    first.ancestors().find(holds_all).unwrap_or(dataset.root()).to_path_buf()
+}
+
 /// Masks among the images would be taken for images by the next command that looks at them.
 fn refuse_inside(folder: &Path, out: &Path) -> anyhow::Result<()> {
     let existing = out.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
@@ -208,18 +218,17 @@ fn say_plan(dataset: &Dataset, plan: &Plan, stages: &[Stage], session: &Session)
                 plan.epochs, plan.blocks
             ),
             None => {
-                format!("plan: {} epochs from the tags; the last {} blocks are trained", plan.epochs, plan.blocks)
+                format!(
+                    "plan: {} epochs from the tags; the last {} blocks are trained",
+                    plan.epochs, plan.blocks
+                )
             }
         },
-        format!(
-            "masks at {} px, refined by a dense CRF; about {} in all",
-            plan.size,
-            duration(plan.seconds)
-        ),
+        format!("masks at {} px, refined by a dense CRF; about {} in all", plan.size, duration(plan.seconds)),
     ];
     lines.push("the same by single commands:".to_owned());
     lines.extend(stages.iter().map(|stage| format!("  {}", stage.shown())));
-    session.messages.note(lines.join("\n"));
+    lines.iter().for_each(|line| session.messages.note(line));
 }
 
 fn new_plan(args: &Args, dataset: &Dataset, session: &Session) -> anyhow::Result<Plan> {
@@ -228,7 +237,6 @@ fn new_plan(args: &Args, dataset: &Dataset, session: &Session) -> anyhow::Result
     let options = SegmenterOptions { precision, ..SegmenterOptions::default() };
     let situation = Situation {
         num_images: dataset.images().len(),
-        num_classes: dataset.classes().len() - 1,
         megapixels: mean_megapixels(dataset),
         minutes,
         speed: measured_speed(&device, options)?,
@@ -269,7 +277,7 @@ fn measured_speed(device: &Device, options: SegmenterOptions) -> anyhow::Result<
     let crf_megapixel = 2.4 / threads.clamp(1.0, 16.0);
     let heads = 300.0 / threads;
     Ok(match device.is_cpu() {
-        true => Speed { training_image: 1.3 * mask, mask, crf_megapixel, heads, round: 5.0 },
+        true => Speed { training_image: 1.7 * mask, mask, crf_megapixel, heads, round: 5.0 },
         false => Speed { training_image: 0.004, mask: mask + 0.004, crf_megapixel, heads, round: 10.0 },
     })
 }

@@ -18,8 +18,8 @@ use std::time::Instant;
 use vitpcm::embedded_model;
 use vitpcm_data::{Dataset, ImageLimits, TaggedImage, read_image, read_image_header};
 use vitpcm_heads::{
-    Candidate, Choice, ChoiceConfig, DescentConfig, FeatureExtractor, GRID_SIDE, Origin, PatchFeatures, RULES,
-    Source, TaggedImages, Tiles, rank,
+    Candidate, Choice, ChoiceConfig, DescentConfig, FeatureExtractor, GRID_SIDE, Origin, PatchFeatures,
+    RULES, Source, TaggedImages, Tiles, rank,
 };
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{LabelMap, ScoreMap, read_label_png_within, write_label_png};
@@ -104,7 +104,9 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let names = &dataset.classes().names()[1..];
     let tags: Vec<bool> = images
         .iter()
-        .flat_map(|image| (1..=names.len()).map(|class| image.tags.iter().any(|tag| usize::from(tag) == class)))
+        .flat_map(|image| {
+            (1..=names.len()).map(|class| image.tags.iter().any(|tag| usize::from(tag) == class))
+        })
         .collect();
     let tagged = TaggedImages::new(names.len(), tags, session.seed)?;
     let features = frozen_features(&images, &limits, session)?;
@@ -190,7 +192,10 @@ fn with_masks<'a>(
             return Ok((place, found));
         }
     }
-    Err(anyhow!("{}: none of the images has a mask there; expected what `segment --out` writes", folder.display()))
+    Err(anyhow!(
+        "{}: none of the images has a mask there; expected what `segment --out` writes",
+        folder.display()
+    ))
 }
 
 /// At most so many, evenly spread over all.

@@ -57,7 +57,8 @@ impl MaskPairs {
 
 /// The same files by their names alone; nothing where two have the same.
 fn by_file_name(files: &BTreeMap<PathBuf, PathBuf>) -> Option<BTreeMap<PathBuf, PathBuf>> {
-    let named = files.iter().map(|(name, path)| (PathBuf::from(name.file_name().unwrap_or_default()), path.clone()));
+    let named =
+        files.iter().map(|(name, path)| (PathBuf::from(name.file_name().unwrap_or_default()), path.clone()));
     let named: BTreeMap<PathBuf, PathBuf> = named.collect();
     (named.len() == files.len()).then_some(named)
 }
@@ -197,7 +198,10 @@ mod tests {
         save(&predictions, ".work/a.png", 2, &[1, 1]); // hidden, no mask
         save(&truths, "a.png", 2, &[0, 1]);
         let found = MaskPairs::find(&predictions, &truths, None).unwrap();
-        assert_eq!(found.pairs, [MaskPair { prediction: predictions.join("images/a.png"), truth: truths.join("a.png") }]);
+        assert_eq!(
+            found.pairs,
+            [MaskPair { prediction: predictions.join("images/a.png"), truth: truths.join("a.png") }]
+        );
 
         save(&predictions, "others/a.png", 2, &[0, 1]); // which of the two is meant?
         assert!(MaskPairs::find(&predictions, &truths, None).unwrap().pairs.is_empty());

@@ -26,7 +26,6 @@ const SMALL_SIZE: usize = 336;
 #[derive(Clone, Debug)]
 pub(crate) struct Situation {
     pub(crate) num_images: usize,
-    pub(crate) num_classes: usize,
     /// Mean number of megapixels of an image.
     pub(crate) megapixels: f64,
     /// Time that all may take.
@@ -104,11 +103,13 @@ impl Plan {
 mod tests {
     use super::*;
 
-    const TWO_CORES: Speed = Speed { training_image: 0.62, mask: 0.5, crf_megapixel: 1.2, heads: 150.0, round: 5.0 };
-    const GPU: Speed = Speed { training_image: 0.004, mask: 0.007, crf_megapixel: 0.15, heads: 19.0, round: 10.0 };
+    const TWO_CORES: Speed =
+        Speed { training_image: 0.62, mask: 0.5, crf_megapixel: 1.2, heads: 150.0, round: 5.0 };
+    const GPU: Speed =
+        Speed { training_image: 0.004, mask: 0.007, crf_megapixel: 0.15, heads: 19.0, round: 10.0 };
 
     fn plan(num_images: usize, minutes: f64, speed: Speed) -> Plan {
-        let situation = Situation { num_images, num_classes: 3, megapixels: 0.25, minutes, speed };
+        let situation = Situation { num_images, megapixels: 0.25, minutes, speed };
         let plan = Plan::new(&situation);
         assert!(plan.epochs >= 1 && plan.seconds.is_finite() && plan.seconds > 0.0, "{plan:?}");
         plan
@@ -175,8 +176,7 @@ mod tests {
 
     #[test]
     fn large_photographs_take_longer_to_refine() {
-        let situation =
-            |megapixels| Situation { num_images: 300, num_classes: 3, megapixels, minutes: 60.0, speed: GPU };
+        let situation = |megapixels| Situation { num_images: 300, megapixels, minutes: 60.0, speed: GPU };
         let [small, large] = [0.1, 12.0].map(|megapixels| Plan::new(&situation(megapixels)).seconds);
         assert!(large > small + 300.0, "{small} {large}");
     }

@@ -10,13 +10,16 @@ use std::path::{Path, PathBuf};
 /// Where a job keeps its files. What only serves to go on lies in a hidden folder, which readers of masks pass over.
 pub(crate) struct Folders {
     data: PathBuf,
+    /// The images of the data set.
+    images: PathBuf,
     out: PathBuf,
     pub(super) work: PathBuf,
 }
 
 impl Folders {
-    pub(super) fn new(data: &Path, out: &Path) -> Folders {
-        Folders { data: data.to_path_buf(), out: out.to_path_buf(), work: out.join(".masks") }
+    pub(super) fn new(data: &Path, images: &Path, out: &Path) -> Folders {
+        let [data, images, work] = [data.to_path_buf(), images.to_path_buf(), out.join(".masks")];
+        Folders { data, images, out: out.to_path_buf(), work }
     }
 
     pub(super) fn progress(&self) -> PathBuf {
@@ -84,7 +87,7 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
     };
     let segment = |what, round: usize, out: &Path, formats: &str| {
         let mut words = words(["vitpcm", "segment"]);
-        words.extend([folders.data.clone().into(), "--tags-file".into(), folders.data.clone().into()]);
+        words.extend([folders.images.clone().into(), "--tags-file".into(), folders.data.clone().into()]);
         words.extend(["--model".into(), folders.round(round).join("model.safetensors").into()]);
         words.extend(["--size".into(), plan.size.to_string().into(), "--crf".into()]);
         words.extend(["--format".into(), formats.into(), "--out".into(), out.into()]);
@@ -121,7 +124,7 @@ mod tests {
 
     fn lines(second_round_epochs: Option<usize>) -> Vec<String> {
         let plan = Plan { size: 448, blocks: 5, epochs: 20, second_round_epochs, seconds: 60.0 };
-        let folders = Folders::new(Path::new("my leaves"), Path::new("out"));
+        let folders = Folders::new(Path::new("my leaves"), Path::new("my leaves/images"), Path::new("out"));
         of_plan(&plan, &folders, &[Format::Png, Format::Overlay]).iter().map(Stage::shown).collect()
     }
 
@@ -131,12 +134,12 @@ mod tests {
             lines(Some(10)),
             [
                 "vitpcm train --data 'my leaves' --out out/.masks/round-1 --epochs 20 --set schedule.unfreeze=5",
-                "vitpcm segment 'my leaves' --tags-file 'my leaves' --model out/.masks/round-1/model.safetensors \
+                "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --model out/.masks/round-1/model.safetensors \
                  --size 448 --crf --format png --out out/.masks/first-masks --no-report",
                 "vitpcm propose --data 'my leaves' --masks out/.masks/first-masks --out out/.masks/chosen-masks",
                 "vitpcm train --data 'my leaves' --out out/.masks/round-2 --epochs 10 --set schedule.unfreeze=5 \
                  --pseudo-masks out/.masks/chosen-masks",
-                "vitpcm segment 'my leaves' --tags-file 'my leaves' --model out/.masks/round-2/model.safetensors \
+                "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --model out/.masks/round-2/model.safetensors \
                  --size 448 --crf --format png,overlay --out out",
             ]
         );

@@ -173,8 +173,13 @@ impl Stages<'_> {
             crf: self.args.crf.then(|| self.args.crf_options.params()),
             unsure: self.args.unsure_options.unsure_background(),
         };
-        let mask =
-            refinement.label_map_until(scores, image, alignment, segmentation.image_size, interrupt.flag())?;
+        let mask = refinement.label_map_until(
+            scores,
+            image,
+            alignment,
+            segmentation.image_size,
+            interrupt.flag(),
+        )?;
         let (classes, tags) = (self.segmenter.classes(), &segmentation.tags[..]);
         let results = Results { image, mask: &mask, scores_on_grid: scores, alignment, classes, tags };
         for format in written_per_image(&self.args.format, &self.args.export) {
