@@ -102,6 +102,8 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
             "no image has a tag, so there is nothing to learn; `vitpcm data inspect` shows what was read";
         return Err(usage(anyhow!("{}: {text}", args.folder.display())));
     }
+    let outputs = args.json.clone().into_iter().chain([args.out.join("model.safetensors")]);
+    session.check_outputs(dataset.files().map(Path::to_path_buf), outputs)?;
     refuse_inside(&args.folder, &args.out)?;
     let folders = Folders::new(&args.folder, &image_root(&dataset), &args.out);
     let kept = folders.progress();

@@ -29,7 +29,23 @@ const IMAGE: &str = "data/images/scene-0001.png";
 const MASK: &str = "data/masks/scene-0001.png";
 
 /// Every command that writes, and every option of each that takes a path.
-const CASES: [Case; 14] = [
+const CASES: [Case; 16] = [
+    Case {
+        command: "masks",
+        arguments: &["data", "--dry-run"],
+        output_files: &["--json"],
+        output_folders: &["--out"],
+        inputs: &[],
+        read: &[IMAGE, "data/tags.csv", "none.toml"],
+    },
+    Case {
+        command: "propose",
+        arguments: &["--data=data", "--masks=masks"],
+        output_files: &["--json"],
+        output_folders: &["--out"],
+        inputs: &["--data", "--masks", "--classes", "--split-lists"],
+        read: &[IMAGE, "masks/scene-0001.png", "data/tags.csv", "none.toml"],
+    },
     Case {
         command: "segment",
         arguments: &[

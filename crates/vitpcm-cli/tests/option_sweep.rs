@@ -24,8 +24,9 @@ const LIMIT: Duration = Duration::from_secs(20);
 const MEMORY_KIB: u64 = 6 << 20;
 
 /// Lines that run each command on tiny data in a moment; `{out}` is another folder each time.
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 19] = [
     "demo --data-only model.safetensors", // which is no folder: drawing all scenes takes seconds
+    "masks data/classes.txt --out {out}", // which is no folder: the embedded network takes seconds
     "train --data data --out {out} --preset=demo --epochs=1 --batch=4 --set=model.grid=4 \
      --set=model.inference_grid=4 --set=validation.grid=4 --set=model.lstm_units=8 \
      --set=schedule.effective_batch=8 --set=validation.every_epochs=1 --threads=2",
@@ -36,6 +37,7 @@ const COMMANDS: [&str; 17] = [
      --tile-above=16 --sure-background=0.5 --format=png,npz,voc,labelme",
     "serve --port=0 --model model.safetensors --size=32",
     "refine --images data/images --scores scores/npz --out {out} --crf-iterations=1 --sure-background=0.5",
+    "propose --data data --masks nowhere --out {out}", // the same
     "join data/masks data/masks --out {out}",
     "evaluate --pred data/masks --truth data/masks",
     "attention data/images/scene-0001.png --weights model.safetensors --out {out} --size=32",

@@ -1,0 +1,98 @@
+//! `vitpcm masks` as a user runs it: the plan, a whole small job with the embedded network, stopping and resuming.
+#![cfg(unix)] // `kill` sends the signals
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use vitpcm_data::DrawnScenes;
+
+fn vitpcm(arguments: &[&str], folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
+    command.current_dir(folder).args(["--device=cpu", "--threads=2"]).args(arguments);
+    command
+}
+
+#[track_caller]
+fn check(output: Output, code: i32) -> [String; 2] {
+    let texts = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert_eq!(output.status.code(), Some(code), "{}", texts[1]);
+    texts
+}
+
+/// A folder `data` of so many drawn scenes.
+fn scenes(num_images: usize) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    DrawnScenes { seed: 5, side: 32 }.write(&folder.path().join("data"), num_images, 1).unwrap();
+    folder
+}
+
+#[test]
+fn a_dry_run_says_the_plan_and_writes_nothing() {
+    let folder = scenes(20);
+    let run = vitpcm(&["masks", "data", "--out=out", "--dry-run", "--json=-"], folder.path()).output();
+    let [json, messages] = check(run.unwrap(), 0);
+    let said: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(said["images"], 21);
+    assert!(said["plan"]["epochs"].as_u64().unwrap() >= 1, "{json}");
+    for command in said["commands"].as_array().unwrap() {
+        assert!(messages.contains(command.as_str().unwrap()), "{messages}");
+    }
+    assert!(messages.contains("fewer than 15"), "{messages}");
+    assert!(!folder.path().join("out").exists());
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_before_any_work() {
+    let folder = scenes(3);
+    std::fs::create_dir(folder.path().join("untagged")).unwrap();
+    std::fs::write(folder.path().join("untagged/tags.csv"), "image,tags\n").unwrap();
+    for (arguments, part) in [
+        (&["masks", "nowhere", "--out=out"][..], "expected a folder"),
+        (&["masks", "data", "--out=data/masks-of-it"], "choose one outside"),
+        (&["masks", "data", "--out=out", "--resume"], "no job to resume"),
+        (&["masks", "data", "--out=out", "--minutes=0"], "0.1"),
+    ] {
+        let [_, messages] = check(vitpcm(arguments, folder.path()).output().unwrap(), 2);
+        assert!(messages.contains(part), "{arguments:?}: {messages}");
+        assert!(!folder.path().join("out").exists(), "{arguments:?}");
+    }
+    let untagged = vitpcm(&["masks", "untagged", "--out=out"], folder.path()).output().unwrap();
+    assert_ne!(untagged.status.code(), Some(0));
+}
+
+#[test]
+fn a_job_that_was_stopped_goes_on_to_a_mask_for_every_image() {
+    let folder = scenes(4);
+    let arguments = ["masks", "data", "--out=out", "--minutes=0.1", "--json=said.json"];
+    let mut child: Child = vitpcm(&arguments, folder.path()).stderr(Stdio::piped()).spawn().unwrap();
+    let started = Instant::now();
+    while !folder.path().join("out/.masks/round-1/config.toml").exists()
+        && child.try_wait().unwrap().is_none()
+    {
+        assert!(started.elapsed() < Duration::from_secs(120), "training has not begun");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let [_, messages] = check(child.wait_with_output().unwrap(), 130);
+    assert!(messages.contains("--resume goes on"), "{messages}");
+
+    let [_, again] = check(vitpcm(&arguments, folder.path()).output().unwrap(), 2);
+    assert!(again.contains("holds a job already"), "{again}");
+
+    let resumed = [&arguments[..], &["--resume"]].concat();
+    check(vitpcm(&resumed, folder.path()).output().unwrap(), 0);
+    let out = folder.path().join("out");
+    for index in 0..5 {
+        assert!(out.join(format!("scene-{index:04}.png")).is_file(), "{index}");
+    }
+    assert!(out.join("report.html").is_file() && out.join("model.safetensors").is_file());
+    let said = std::fs::read_to_string(folder.path().join("said.json")).unwrap();
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["seconds"].as_array().unwrap().len(), said["commands"].as_array().unwrap().len());
+
+    // The masks are found although they lie beside a hidden folder with others.
+    let scored =
+        ["evaluate", "--pred=out", "--truth=data/masks", "--classes=data/classes.txt", "--json=scores.json"];
+    check(vitpcm(&scored, folder.path()).output().unwrap(), 0);
+}

@@ -1,0 +1,52 @@
+//! `vitpcm propose` with the embedded network: good masks are kept, useless ones are replaced by a head's.
+
+use std::path::Path;
+use std::process::Command;
+use vitpcm_data::DrawnScenes;
+use vitpcm_masks::{LabelMap, read_label_png, write_label_png};
+
+fn propose(folder: &Path, masks: &str, out: &str) -> serde_json::Value {
+    let json = folder.join(out).with_extension("json");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
+    command.current_dir(folder).args([
+        "propose",
+        "--data=data",
+        "--masks",
+        masks,
+        "--out",
+        out,
+        "--device=cpu",
+    ]);
+    let output = command.arg("--json").arg(&json).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap()
+}
+
+#[test]
+fn good_masks_are_kept_and_empty_ones_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    DrawnScenes { seed: 7, side: 64 }.write(&folder.join("data"), 24, 1).unwrap();
+    let names: Vec<String> = (0..24).map(|index| format!("scene-{index:04}.png")).collect();
+    for name in &names {
+        std::fs::create_dir_all(folder.join("empty")).unwrap();
+        write_label_png(&folder.join("empty").join(name), &LabelMap::new(64, 64, vec![0; 64 * 64]).unwrap())
+            .unwrap();
+    }
+
+    let kept = propose(folder, "data/masks", "kept");
+    assert_eq!(kept["chosen"], "the given masks");
+    assert_eq!((kept["images"].as_u64(), kept["candidates"].as_array().unwrap().len()), (Some(24), 45));
+    for name in &names {
+        let [given, kept] =
+            ["data/masks", "kept"].map(|place| read_label_png(&folder.join(place).join(name)).unwrap());
+        assert_eq!(given.labels(), kept.labels(), "{name}");
+    }
+
+    let replaced = propose(folder, "empty", "replaced");
+    assert_ne!(replaced["chosen"], "the given masks");
+    let is_empty = |name: &String| {
+        read_label_png(&folder.join("replaced").join(name)).unwrap().labels().iter().all(|&label| label == 0)
+    };
+    assert!(!names.iter().all(is_empty));
+}
