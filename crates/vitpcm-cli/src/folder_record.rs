@@ -3,7 +3,8 @@
 //! rank to a file of its own; who writes the lines is `results_folder`.
 
 use crate::json_lines;
-use anyhow::Context;
+use crate::outcome::usage;
+use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -115,6 +116,13 @@ impl FolderRecord {
                     }
                 }
             })?;
+        }
+        if record.run.is_none() && !(record.images.is_empty() && record.files.is_empty()) {
+            let folder = out.join(FOLDER);
+            return Err(usage(anyhow!(
+                "{}: the record in there is damaged; remove it to take what is there as it is, or choose another --out",
+                folder.display()
+            )));
         }
         let id = record.run.as_ref().map(|run| run.id);
         record.images.retain(|_, image| Some(image.run) == id);

@@ -116,6 +116,11 @@ impl TagTable {
         Ok(table)
     }
 
+    /// Whether the file names this very image, not one of the same name elsewhere.
+    pub(crate) fn lists(&self, image: &Path) -> bool {
+        self.by_path.contains_key(&key(image))
+    }
+
     /// The tags of an image, if the file says anything about it.
     pub(crate) fn tags_of(&self, image: &Path) -> Option<&[usize]> {
         let by_name = || self.by_file_name.get(image.file_name()?)?.as_ref();

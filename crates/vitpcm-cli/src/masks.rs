@@ -8,7 +8,7 @@ mod stages;
 
 use self::agreement::Agreement;
 use self::plan::{Plan, Situation, Speed};
-use self::stages::{Folders, Stage};
+use self::stages::{Begun, Folders, Stage};
 use crate::live_run::duration;
 use crate::mask_formats::{self, Format};
 use crate::number_bounds;
@@ -18,18 +18,21 @@ use crate::session::Session;
 use anyhow::{Context, anyhow};
 use image::RgbImage;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use vitpcm::{Device, Segmenter, SegmenterOptions, embedded_model};
 use vitpcm_data::{
-    Dataset, ImageLimits, InputGrid, OpenOptions, TagWarning, describe_images, read_image_header,
-    tag_warnings,
+    Dataset, ImageLimits, InputGrid, OpenOptions, TagWarning, TaggedImage, describe_images,
+    read_image_header, tag_warnings,
 };
 use vitpcm_masks::{atomic_file, text_file};
 
 /// Minutes that a job may take unless told otherwise.
 const MINUTES_ON_GPU: f64 = 4.0;
 const MINUTES_ON_CPU: f64 = 60.0;
+/// Tells a folder of this command's results from any other.
+const MARKER: &str = ".masks";
 /// Headers read to learn how large the images are.
 const HEADERS: usize = 100;
 
@@ -68,9 +71,53 @@ pub(crate) struct Args {
 /// What is kept of a job while it goes on.
 #[derive(Serialize, Deserialize)]
 struct Progress {
+    job: Job,
     plan: Plan,
-    /// Stages that are done, with the seconds they took.
+    /// Seconds that each stage took that is done.
     done: Vec<f64>,
+    /// Whether the stage after those was begun.
+    is_begun: bool,
+    /// Whether some inputs of the stages that are done failed.
+    some_failed: bool,
+}
+
+/// What a job is about; another one is not continued.
+#[derive(Serialize, Deserialize, PartialEq)]
+struct Job {
+    folder: PathBuf,
+    classes: Vec<String>,
+    formats: Vec<String>,
+    seed: u64,
+    /// SHA-256 of the names and tags of all images.
+    images: String,
+}
+
+impl Job {
+    fn new(args: &Args, dataset: &Dataset, session: &Session) -> Job {
+        let mut digest = Sha256::new();
+        for image in dataset.images() {
+            digest.update(format!("{}\0{:?}\n", image.name, image.tags.iter().collect::<Vec<_>>()));
+        }
+        Job {
+            folder: args.folder.canonicalize().unwrap_or_else(|_| args.folder.clone()),
+            classes: dataset.classes().names()[1..].to_vec(),
+            formats: args.format.iter().map(|format| format.name().to_owned()).collect(),
+            seed: session.seed,
+            images: digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
+        }
+    }
+
+    /// What differs from another job, in words.
+    fn differences(&self, other: &Job) -> Vec<&'static str> {
+        let parts = [
+            (self.folder != other.folder, "FOLDER"),
+            (self.classes != other.classes, "the classes"),
+            (self.images != other.images, "the images or their tags"),
+            (self.formats != other.formats, "--format"),
+            (self.seed != other.seed, "--seed"),
+        ];
+        parts.into_iter().filter(|(differs, _)| *differs).map(|(_, what)| what).collect()
+    }
 }
 
 /// What `--json` says.
@@ -105,10 +152,12 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let outputs = args.json.clone().into_iter().chain([args.out.join("model.safetensors")]);
     session.check_outputs(dataset.files().map(Path::to_path_buf), outputs)?;
     refuse_inside(&args.folder, &args.out)?;
-    let folders = Folders::new(&args.folder, &image_root(&dataset), &args.out);
+    let root = image_root(&dataset);
+    let folders = Folders::new(&args.folder, &root, &args.out);
     let kept = folders.progress();
+    let job = Job::new(args, &dataset, session);
     let mut progress = match (args.resume, kept.is_file()) {
-        (true, true) => read_progress(&kept)?,
+        (true, true) => resumed(&kept, &job).map_err(usage)?,
         (true, false) => {
             let text = "there is no job to resume; the command without --resume starts one";
             return Err(usage(anyhow!("{}: {text}", args.out.display())));
@@ -117,7 +166,10 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
             let text = "it holds a job already; --resume continues it, another --out starts anew";
             return Err(usage(anyhow!("{}: {text}", args.out.display())));
         }
-        (false, _) => Progress { plan: new_plan(args, &dataset, session)?, done: Vec::new() },
+        (false, _) => {
+            let plan = new_plan(args, &dataset, session)?;
+            Progress { job, plan, done: Vec::new(), is_begun: false, some_failed: false }
+        }
     };
     let stages = stages::of_plan(&progress.plan, &folders, &args.format);
     let warnings = tag_warnings(
@@ -145,21 +197,29 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Done);
     }
 
+    output::check_own_folder(&args.out, MARKER)?;
     let _lock = output::lock_folder(&folders.work, "masks")?;
-    write_progress(&kept, &progress)?;
-    let mut outcome = Outcome::Done;
+    // Masks may have been removed since, or failed: the last stage looks again, and does what is missing.
+    if progress.done.len() >= stages.len() {
+        progress.done.truncate(stages.len() - 1);
+        (progress.is_begun, progress.some_failed) = (true, false);
+    }
     for (index, stage) in stages.iter().enumerate().skip(progress.done.len()) {
         messages.note(format!("{}/{} {}", index + 1, stages.len(), stage.what));
+        let begun = if progress.is_begun { Begun::Before } else { Begun::Now };
+        progress.is_begun = true;
+        write_progress(&kept, &progress)?;
         let started = Instant::now();
-        match stage.run(session)? {
+        match stage.run(begun, session)? {
             Outcome::Interrupted => {
                 messages.note("interrupted; the same command with --resume goes on");
                 return Ok(Outcome::Interrupted);
             }
-            Outcome::SomeFailed => outcome = Outcome::SomeFailed,
+            Outcome::SomeFailed => progress.some_failed = true,
             Outcome::Done => {}
         }
         progress.done.push(started.elapsed().as_secs_f64());
+        progress.is_begun = false;
         write_progress(&kept, &progress)?;
     }
     let model = args.out.join("model.safetensors");
@@ -171,8 +231,13 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     summary(&progress, agreement.as_ref())?;
     let mut text = agreement.map_or(String::new(), |agreement| agreement.table());
     let taken = duration(progress.done.iter().sum());
+    let mask = |image: &TaggedImage| {
+        let name = image.path.strip_prefix(&root).unwrap_or(&image.path);
+        args.out.join(name).with_extension("png")
+    };
+    let num_masks = dataset.images().iter().filter(|image| mask(image).is_file()).count();
     text += &format!(
-        "{} masks in {taken}: {}\nreport: {}\nmodel: {}\n",
+        "{num_masks} of {} masks in {taken}: {}\nreport: {}\nmodel: {}\n",
         dataset.images().len(),
         args.out.display(),
         args.out.join("report.html").display(),
@@ -181,7 +246,7 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     if args.json.as_deref() != Some(Path::new("-")) {
         output::result(&text)?;
     }
-    Ok(outcome)
+    Ok(if progress.some_failed { Outcome::SomeFailed } else { Outcome::Done })
 }
 
 /// The deepest folder that holds all images: what else lies in the data set's folder, true masks for one, is not segmented.
@@ -284,9 +349,19 @@ fn measured_speed(device: &Device, options: SegmenterOptions) -> anyhow::Result<
     })
 }
 
-fn read_progress(path: &Path) -> anyhow::Result<Progress> {
+/// The progress of the same job.
+fn resumed(path: &Path, job: &Job) -> anyhow::Result<Progress> {
     let text = text_file::read(path).with_context(|| format!("{}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{}: expected the progress of a job", path.display()))
+    let progress: Progress = serde_json::from_str(&text)
+        .with_context(|| format!("{}: expected the progress of a job", path.display()))?;
+    match &progress.job.differences(job)[..] {
+        [] => Ok(progress),
+        parts => Err(anyhow!(
+            "{}: the job in there differs in {}; resume it as it was begun, or choose another --out",
+            path.display(),
+            parts.join(" and ")
+        )),
+    }
 }
 
 fn write_progress(path: &Path, progress: &Progress) -> anyhow::Result<()> {

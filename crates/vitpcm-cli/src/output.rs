@@ -4,7 +4,7 @@
 
 use crate::outcome::usage;
 use crate::printable;
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -33,13 +33,33 @@ pub(crate) fn json_or_text(json: Option<&Path>, value: &impl Serialize, text: &s
     if path == Path::new("-") {
         return to_stdout(&printable::json(&data));
     }
-    write_file(path, data.as_bytes())?;
+    // A device or a pipe is written to; only a file can be replaced.
+    match std::fs::metadata(path) {
+        Ok(known) if !known.is_file() && !known.is_dir() => {
+            std::fs::write(path, data).with_context(|| format!("{}", path.display()))?;
+        }
+        _ => write_file(path, data.as_bytes())?,
+    }
     result(text)
 }
 
 /// Writes a file whole or not at all.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     atomic_file::write(path, |file| file.write_all(bytes)).with_context(|| format!("{}", path.display()))
+}
+
+/// Refuses a folder that holds anything but results of the command whose `marker` is in them.
+pub(crate) fn check_own_folder(folder: &Path, marker: &str) -> anyhow::Result<()> {
+    if !folder.exists() || folder.join(marker).exists() {
+        return Ok(());
+    }
+    let mut entries = std::fs::read_dir(folder).with_context(|| format!("{}", folder.display()))?;
+    match entries.next() {
+        None => Ok(()),
+        Some(_) => {
+            Err(usage(anyhow!("{}: it holds other files; expected an empty folder", folder.display())))
+        }
+    }
 }
 
 /// Makes a folder for results and takes it for this process alone, for as long as the lock is held.

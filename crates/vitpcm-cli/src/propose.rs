@@ -2,7 +2,7 @@
 //! the tags by many rules; their masks and the given ones are ranked by how well they are recognised on images that were
 //! held out. The given masks are kept unless a head is clearly better.
 
-use crate::class_names::{CLASS_LIST, class_list};
+use crate::class_names::{self, CLASS_LIST, class_list};
 use crate::data_inspect::Reading;
 use crate::live_run::duration;
 use crate::outcome::{Outcome, usage};
@@ -10,7 +10,7 @@ use crate::output;
 use crate::session::Session;
 use crate::table::Table;
 use crate::train::mask_places;
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use vitpcm_heads::{
     RULES, Source, TaggedImages, Tiles, rank,
 };
 use vitpcm_masks::resampling::Alignment;
-use vitpcm_masks::{LabelMap, ScoreMap, read_label_png_within, write_label_png};
+use vitpcm_masks::{IGNORE, LabelMap, ScoreMap, read_label_png_within, write_label_png};
 use vitpcm_nets::{BackboneConfig, PretrainedBackbone, Vit};
 
 /// Images that heads are fitted to and judged on: their features are held in memory, about a megabyte each.
@@ -32,6 +32,8 @@ const BATCH: usize = 16;
 /// A head takes the place of the given masks if its score is this many times theirs. Trained networks draw better
 /// outlines than heads on a grid, so a head must be clearly better: docs/own-data.md has the measurements.
 const MARGIN: f32 = 1.3;
+/// Tells a folder of this command's results from any other.
+const MARKER: &str = ".propose";
 /// Rows of the table for people.
 const ROWS: usize = 6;
 
@@ -48,7 +50,7 @@ pub(crate) struct Args {
     /// Masks that a first round made of its images, as `segment --out` writes them
     #[arg(long, value_name = "DIR")]
     masks: PathBuf,
-    /// Folder for the masks that were chosen: what `train --pseudo-masks` takes
+    /// Empty folder for the masks that were chosen: what `train --pseudo-masks` takes
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Write the ranking as JSON; `-` prints it
@@ -92,13 +94,18 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let training = dataset.training();
     let images: Vec<&TaggedImage> = training.indices.iter().map(|&index| &dataset.images()[index]).collect();
     let (place, images) = with_masks(&args.masks, images).map_err(usage)?;
+    for beside in [&args.masks, &place] {
+        class_names::check_beside(beside, dataset.classes()).map_err(usage)?;
+    }
     let images = spread(&images, MAX_IMAGES);
     let outputs = images.iter().map(|image| args.out.join(image.mask_name()));
     let lists = [args.out.join(CLASS_LIST)].into_iter().chain(args.json.clone());
     let masks = images.iter().map(|image| place.join(image.mask_name()));
     let inputs = dataset.files().map(Path::to_path_buf).chain(masks);
     session.check_outputs(inputs, outputs.chain(lists))?;
+    output::check_own_folder(&args.out, MARKER)?;
     let _lock = output::lock_folder(&args.out, "propose")?;
+    output::write_file(&args.out.join(MARKER), b"")?;
 
     let started = Instant::now();
     let names = &dataset.classes().names()[1..];
@@ -112,10 +119,9 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let features = frozen_features(&images, &limits, session)?;
     let judges = features.iter().filter(|(source, _)| source.is_judge(DEPTH)).map(|(_, features)| features);
     let choice = Choice::new(judges, &tagged, ChoiceConfig::default())?;
-    let given = images.par_iter().map(|image| {
-        let path = place.join(image.mask_name());
-        Ok(on_grid(&read_label_png_within(&path, limits.max_pixels)?)?)
-    });
+    let given = images
+        .par_iter()
+        .map(|image| on_grid(&given_mask(&place.join(image.mask_name()), image, names.len(), &limits)?));
     let given = choice.judge_masks("the given masks", given.collect::<anyhow::Result<Vec<_>>>()?)?;
     let bar = messages.progress_bar(features.len() * RULES.len(), "linear heads");
     let mut heads = Vec::new();
@@ -137,8 +143,7 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         }
         match best {
             None => {
-                let from = place.join(image.mask_name());
-                let mask = read_label_png_within(&from, limits.max_pixels)?;
+                let mask = given_mask(&place.join(image.mask_name()), image, names.len(), &limits)?;
                 anyhow::Ok(write_label_png(&to, &mask)?)
             }
             Some(head) => {
@@ -166,11 +171,9 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     for head in heads.iter().take(ROWS) {
         table.row([head.origin.to_string(), format!("{:.3}", head.score)]);
     }
-    messages.note(format!(
-        "{table}chosen: {chosen}; {} images, {}",
-        images.len(),
-        duration(started.elapsed().as_secs_f64())
-    ));
+    table.to_string().lines().for_each(|line| messages.note(line));
+    let seconds = duration(started.elapsed().as_secs_f64());
+    messages.note(format!("chosen: {chosen}; {} images, {seconds}", images.len()));
     if let Some(path) = &args.json {
         output::json_or_text(Some(path), &ranking, "")?;
     }
@@ -196,6 +199,27 @@ fn with_masks<'a>(
         "{}: none of the images has a mask there; expected what `segment --out` writes",
         folder.display()
     ))
+}
+
+/// A mask as it was given, if it is one of this image.
+fn given_mask(
+    path: &Path,
+    image: &TaggedImage,
+    num_classes: usize,
+    limits: &ImageLimits,
+) -> anyhow::Result<LabelMap> {
+    let mask = read_label_png_within(path, limits.max_pixels)?;
+    let header = read_image_header(&image.path, limits)?;
+    let expected = (header.width as usize, header.height as usize);
+    if mask.size() != expected {
+        let ((width, height), (of_image, by)) = (mask.size(), expected);
+        bail!("{}: {width} × {height} pixels; expected the image's {of_image} × {by}", path.display());
+    }
+    let is_known = |label: u8| usize::from(label) <= num_classes || label == IGNORE;
+    if let Some(label) = mask.labels().iter().find(|&&label| !is_known(label)) {
+        bail!("{}: it holds class {label}; expected at most {num_classes}", path.display());
+    }
+    Ok(mask)
 }
 
 /// At most so many, evenly spread over all.

@@ -7,8 +7,9 @@ use crate::folder_record::{
     record_file, record_files, stamp_digest,
 };
 use crate::json_lines::{self, JsonLines};
+use crate::outcome::usage;
 use crate::output::{self, Messages};
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use std::collections::HashSet;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -81,8 +82,13 @@ impl ResultsFolder {
         };
         if ranks.is_first() {
             std::fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+            if std::fs::symlink_metadata(&folder).is_ok_and(|known| known.is_symlink()) {
+                return Err(usage(anyhow!(
+                    "{}: it is a link; expected a folder of vitpcm's own",
+                    folder.display()
+                )));
+            }
             remove_folder(&folder.join("staging"))?;
-            remove_folder(&folder.join("new"))?;
             if is_new {
                 let run = Run { id, command: command.to_owned(), settings };
                 begin(out, run, &files)?;

@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// Only the images of this split of --tags-file: `val`, …, or `training` for what `train` learns from
     #[arg(long, value_name = "NAME", requires = "tags_file")]
     split: Option<String>,
+    /// Only the images that --tags-file lists; others in PATH are passed over
+    #[arg(long, requires = "tags_file")]
+    listed_only: bool,
     /// In --tags-file, objects that VOC's annotations mark as difficult are no tags
     #[arg(long, requires = "tags_file")]
     skip_difficult: bool,
@@ -215,6 +218,12 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let record = FolderRecord::read(&args.out)?;
     let own = OwnResults::new(&args.out, &record);
     let mut inputs = image_inputs::collect(&args.paths, |path| own.is_one(path), session.common_messages())?;
+    if let (TagSource::Table(table), true) = (&tags, args.listed_only) {
+        inputs.images.retain(|input| table.lists(&input.path));
+        if inputs.images.is_empty() {
+            bail!("the tag file lists none of the images");
+        }
+    }
     if let (TagSource::Table(table), Some(split)) = (&tags, &args.split) {
         inputs.images.retain(|input| table.tags_of(&input.path).is_some());
         if inputs.images.is_empty() {

@@ -1,6 +1,7 @@
 //! `vitpcm train`: a model from tagged images. What is typed becomes a resolved configuration here; the loop itself is
 //! `vitpcm-train`'s, and this file shows what it tells.
 
+use crate::class_names;
 use crate::data_inspect::Reading;
 use crate::file_guard;
 use crate::initial_weights::InitialWeights;
@@ -208,6 +209,9 @@ fn with_pseudo_masks(mut data: TrainData, folder: &Path, session: &Session) -> a
         data.pseudo_masks = Some(place.clone());
         let found = data.num_pseudo_masks();
         if found > 0 {
+            for beside in [folder, &place] {
+                class_names::check_beside(beside, &data.classes).map_err(usage)?;
+            }
             session.messages.note(format!("{}: masks of {found} of {all} training images", place.display()));
             return Ok(data);
         }

@@ -38,8 +38,10 @@ pub fn remove_unfinished() {
 }
 
 impl AtomicFile {
-    /// Begins a file that shall stand at `path`.
+    /// Begins a file that shall stand at `path`. A link keeps: what it leads to is replaced. A folder, device or pipe is
+    /// refused.
     pub fn create(path: &Path) -> io::Result<AtomicFile> {
+        let path = &replaceable(path)?;
         let temporary = temporary_beside(path)?;
         let mut unfinished = unfinished();
         let writer = BufWriter::new(File::create_new(&temporary)?);
@@ -54,6 +56,26 @@ impl AtomicFile {
         self.writer.get_ref().sync_all()?;
         fs::rename(&self.temporary, &self.path)
     }
+}
+
+/// Where a file at `path` really is, or an error if something else than a file is there: a rename would destroy it.
+fn replaceable(path: &Path) -> io::Result<PathBuf> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_path_buf()),
+        Err(error) => Err(error),
+        Ok(known) if known.is_symlink() => match fs::metadata(path) {
+            Ok(target) if target.is_file() => fs::canonicalize(path),
+            Ok(_) => Err(not_a_file()),
+            // It leads nowhere: there is nothing to lose.
+            Err(_) => Ok(path.to_path_buf()),
+        },
+        Ok(known) if known.is_file() => Ok(path.to_path_buf()),
+        Ok(_) => Err(not_a_file()),
+    }
+}
+
+fn not_a_file() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file; expected a place for one")
 }
 
 impl Drop for AtomicFile {
@@ -137,6 +159,27 @@ pub fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(unix)]
+    fn links_keep_and_what_is_no_file_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("target"), "old").unwrap();
+        std::os::unix::fs::symlink(at("target"), at("link")).unwrap();
+        write(&at("link"), |file| file.write_all(b"new")).unwrap();
+        assert_eq!(fs::read_to_string(at("target")).unwrap(), "new");
+        assert!(fs::symlink_metadata(at("link")).unwrap().is_symlink());
+
+        assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+        fs::create_dir(at("folder")).unwrap();
+        for name in ["pipe", "folder"] {
+            let error = write(&at(name), |file| file.write_all(b"new")).unwrap_err();
+            assert!(error.to_string().contains("no regular file"), "{name}: {error}");
+        }
+        use std::os::unix::fs::FileTypeExt;
+        assert!(fs::symlink_metadata(at("pipe")).unwrap().file_type().is_fifo());
+    }
 
     #[test]
     fn only_what_processes_that_are_gone_left_half_written_is_removed() {

@@ -45,6 +45,13 @@ impl Folders {
     }
 }
 
+/// Whether a stage was begun by an earlier run of the same job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begun {
+    Before,
+    Now,
+}
+
 /// One command of a job.
 pub(crate) struct Stage {
     pub(super) what: &'static str,
@@ -57,22 +64,23 @@ impl Stage {
         crate::invocation::shell_line(&self.words)
     }
 
-    /// Runs the command. It goes on from what an earlier run left of it.
-    pub(super) fn run(&self, session: &Session) -> anyhow::Result<Outcome> {
+    /// Runs the command; one that was begun before goes on from what it left.
+    pub(super) fn run(&self, begun: Begun, session: &Session) -> anyhow::Result<Outcome> {
         let mut words = self.words.clone();
-        let can_resume = words.get(1).is_some_and(|command| command != "propose");
-        if can_resume && self.was_begun() {
+        if begun == Begun::Before && self.can_resume() {
             words.push("--resume".into());
         }
         crate::run_stage(&words, session)
     }
 
-    fn was_begun(&self) -> bool {
+    /// `train` goes on where there is a state, `segment` anywhere; `propose` starts again.
+    fn can_resume(&self) -> bool {
         let out = self.words.iter().skip_while(|word| *word != "--out").nth(1);
-        out.is_some_and(|out| {
-            let out = Path::new(out);
-            vitpcm_train::has_saved_state(out) || out.join(crate::class_names::CLASS_LIST).is_file()
-        })
+        match self.words[1].to_str() {
+            Some("train") => out.is_some_and(|out| vitpcm_train::has_saved_state(Path::new(out))),
+            Some("segment") => true,
+            _ => false,
+        }
     }
 }
 
@@ -88,6 +96,7 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
     let segment = |what, round: usize, out: &Path, formats: &str| {
         let mut words = words(["vitpcm", "segment"]);
         words.extend([folders.images.clone().into(), "--tags-file".into(), folders.data.clone().into()]);
+        words.push("--listed-only".into());
         words.extend(["--model".into(), folders.round(round).join("model.safetensors").into()]);
         words.extend(["--size".into(), plan.size.to_string().into(), "--crf".into()]);
         words.extend(["--format".into(), formats.into(), "--out".into(), out.into()]);
@@ -134,12 +143,12 @@ mod tests {
             lines(Some(10)),
             [
                 "vitpcm train --data 'my leaves' --out out/.masks/round-1 --epochs 20 --set schedule.unfreeze=5",
-                "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --model out/.masks/round-1/model.safetensors \
+                "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-1/model.safetensors \
                  --size 448 --crf --format png --out out/.masks/first-masks --no-report",
                 "vitpcm propose --data 'my leaves' --masks out/.masks/first-masks --out out/.masks/chosen-masks",
                 "vitpcm train --data 'my leaves' --out out/.masks/round-2 --epochs 10 --set schedule.unfreeze=5 \
                  --pseudo-masks out/.masks/chosen-masks",
-                "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --model out/.masks/round-2/model.safetensors \
+                "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-2/model.safetensors \
                  --size 448 --crf --format png,overlay --out out",
             ]
         );
