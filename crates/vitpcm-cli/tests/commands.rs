@@ -140,6 +140,18 @@ fn evaluate_says_which_classes_a_mean_leaves_out() {
 }
 
 #[test]
+fn evaluate_refuses_folders_whose_lists_number_the_classes_differently() {
+    let folder = Folder::new();
+    folder.mask("pred/a.png", 2, &[0, 0, 1, 1]);
+    folder.mask("truth/a.png", 2, &[0, 0, 1, 1]);
+    std::fs::write(folder.path("pred/classes.txt"), "dog\ncat\n").unwrap();
+    std::fs::write(folder.path("truth/classes.txt"), "cat\ndog\n").unwrap();
+    let (_, stderr) =
+        check(&["evaluate", "--pred", &folder.text("pred"), "--truth", &folder.text("truth")], 2);
+    assert!(stderr.contains("truth/classes.txt") && stderr.contains("in this order"), "{stderr}");
+}
+
+#[test]
 fn a_class_name_of_a_million_letters_is_shown_shortened() {
     let folder = Folder::new();
     folder.mask("pred/a.png", 2, &[0, 1]);

@@ -56,6 +56,11 @@ fn what_cannot_be_done_is_refused_before_any_work() {
         assert!(messages.contains(part), "{arguments:?}: {messages}");
         assert!(!folder.path().join("out").exists(), "{arguments:?}");
     }
+    std::fs::create_dir(folder.path().join("full")).unwrap();
+    std::fs::write(folder.path().join("full/model.safetensors"), "mine").unwrap();
+    let [_, messages] = check(vitpcm(&["masks", "data", "--out=full"], folder.path()).output().unwrap(), 2);
+    assert!(messages.contains("expected an empty folder"), "{messages}");
+    assert_eq!(std::fs::read(folder.path().join("full/model.safetensors")).unwrap(), b"mine");
     let untagged = vitpcm(&["masks", "untagged", "--out=out"], folder.path()).output().unwrap();
     assert_ne!(untagged.status.code(), Some(0));
 }
@@ -90,6 +95,15 @@ fn a_job_that_was_stopped_goes_on_to_a_mask_for_every_image() {
     let said = std::fs::read_to_string(folder.path().join("said.json")).unwrap();
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!(said["seconds"].as_array().unwrap().len(), said["commands"].as_array().unwrap().len());
+
+    // What was removed is made again; another folder's job is not continued.
+    std::fs::remove_file(out.join("scene-0002.png")).unwrap();
+    check(vitpcm(&resumed, folder.path()).output().unwrap(), 0);
+    assert!(out.join("scene-0002.png").is_file());
+    DrawnScenes { seed: 6, side: 32 }.write(&folder.path().join("others"), 4, 1).unwrap();
+    let other = ["masks", "others", "--out=out", "--resume"];
+    let [_, refusal] = check(vitpcm(&other, folder.path()).output().unwrap(), 2);
+    assert!(refusal.contains("differs in FOLDER"), "{refusal}");
 
     // The masks are found although they lie beside a hidden folder with others.
     let scored =

@@ -43,6 +43,20 @@ fn good_masks_are_kept_and_empty_ones_replaced() {
         assert_eq!(given.labels(), kept.labels(), "{name}");
     }
 
+    // Masks whose numbers mean other classes, or of another image, are refused.
+    std::fs::write(folder.join("empty/classes.txt"), "cross\ndisc\n").unwrap();
+    let refused = |masks: &str, out: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
+        command.current_dir(folder).args(["propose", "--data=data", "--masks", masks, "--out", out]);
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, text) = refused("empty", "nothing");
+    assert!(code == Some(2) && text.contains("in this order"), "{code:?} {text}");
+    std::fs::remove_file(folder.join("empty/classes.txt")).unwrap();
+    let (code, text) = refused("data/masks", "data");
+    assert!(code == Some(2) && text.contains("empty folder"), "{code:?} {text}");
+
     let replaced = propose(folder, "empty", "replaced");
     assert_ne!(replaced["chosen"], "the given masks");
     let is_empty = |name: &String| {
