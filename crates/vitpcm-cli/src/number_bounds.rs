@@ -73,6 +73,11 @@ pub(crate) fn pixel_error(text: &str) -> Parsed<f64> {
     real(text, 0.0..=1000.0)
 }
 
+/// Images of a data set that are looked at.
+pub(crate) fn sample_size(text: &str) -> Parsed<usize> {
+    whole(text, 10..=100_000)
+}
+
 pub(crate) fn picture_count(text: &str) -> Parsed<usize> {
     whole(text, 0..=10_000)
 }

@@ -5,6 +5,7 @@
 use crate::class_names::{self, CLASS_LIST, class_list};
 use crate::data_inspect::Reading;
 use crate::live_run::duration;
+use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output;
 use crate::session::Session;
@@ -25,8 +26,6 @@ use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{IGNORE, LabelMap, ScoreMap, read_label_png_within, write_label_png};
 use vitpcm_nets::{BackboneConfig, PretrainedBackbone, Vit};
 
-/// Images that heads are fitted to and judged on: their features are held in memory, about a megabyte each.
-const MAX_IMAGES: usize = 600;
 /// Images in a batch of the network.
 const BATCH: usize = 16;
 /// A head takes the place of the given masks if its score is this many times theirs. Trained networks draw better
@@ -38,11 +37,13 @@ const MARKER: &str = ".propose";
 const ROWS: usize = 6;
 
 #[derive(clap::Args)]
-#[command(after_help = "Example, to paste (the first lines draw tagged images and make masks of them):\n  \
+#[command(after_help = "Example, to paste (the first line draws tagged images, with masks to compare):\n  \
     vitpcm demo --data-only scenes\n  \
-    vitpcm train --data scenes --out run --preset demo --epochs 2\n  \
-    vitpcm segment scenes --tags-file scenes --model run/model.safetensors --out masks\n  \
-    vitpcm propose --data scenes --masks masks --out proposed")]
+    vitpcm propose --data scenes --masks scenes/masks --out proposed \\\n    \
+    --max-images 12\n\n\
+    With your own files:\n  \
+    vitpcm propose --data my-images --masks first-masks --out chosen\n  \
+    vitpcm train --data my-images --pseudo-masks chosen --out second-run")]
 pub(crate) struct Args {
     /// The data set: a folder with tagged images
     #[arg(long, value_name = "PATH")]
@@ -53,6 +54,9 @@ pub(crate) struct Args {
     /// Empty folder for the masks that were chosen: what `train --pseudo-masks` takes
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Images that heads are fitted to and judged on; about a megabyte of memory each
+    #[arg(long, value_name = "N", value_parser = number_bounds::sample_size, default_value_t = 600)]
+    max_images: usize,
     /// Write the ranking as JSON; `-` prints it
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -97,7 +101,7 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     for beside in [&args.masks, &place] {
         class_names::check_beside(beside, dataset.classes()).map_err(usage)?;
     }
-    let images = spread(&images, MAX_IMAGES);
+    let images = spread(&images, args.max_images);
     let outputs = images.iter().map(|image| args.out.join(image.mask_name()));
     let lists = [args.out.join(CLASS_LIST)].into_iter().chain(args.json.clone());
     let masks = images.iter().map(|image| place.join(image.mask_name()));
