@@ -37,7 +37,7 @@ const COMMANDS: [&str; 19] = [
      --tile-above=16 --sure-background=0.5 --format=png,npz,voc,labelme",
     "serve --port=0 --model model.safetensors --size=32",
     "refine --images data/images --scores scores/npz --out {out} --crf-iterations=1 --sure-background=0.5",
-    "propose --data data --masks nowhere --out {out}", // the same
+    "propose --data nowhere --masks data/masks --out {out}", // the same
     "join data/masks data/masks --out {out}",
     "evaluate --pred data/masks --truth data/masks",
     "attention data/images/scene-0001.png --weights model.safetensors --out {out} --size=32",

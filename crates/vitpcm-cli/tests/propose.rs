@@ -54,7 +54,9 @@ fn good_masks_are_kept_and_empty_ones_replaced() {
     let (code, text) = refused("empty", "nothing");
     assert!(code == Some(2) && text.contains("in this order"), "{code:?} {text}");
     std::fs::remove_file(folder.join("empty/classes.txt")).unwrap();
-    let (code, text) = refused("data/masks", "data");
+    std::fs::create_dir(folder.join("full")).unwrap();
+    std::fs::write(folder.join("full/notes.txt"), "mine").unwrap();
+    let (code, text) = refused("data/masks", "full");
     assert!(code == Some(2) && text.contains("empty folder"), "{code:?} {text}");
 
     let replaced = propose(folder, "empty", "replaced");

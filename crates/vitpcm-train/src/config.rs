@@ -449,7 +449,7 @@ mod tests {
             ("seed.x=1", "seed"),
             ("schedule.rate", "key=value"),
             ("schedule.effective_batch=4", "effective_batch"),
-            ("schedule.rate=nan", "schedule.rate: above 0, at most 100"),
+            ("schedule.rate=nan", "schedule.rate: above 0, at most"),
             ("schedule.batch=18446744073709551615", "schedule.batch"),
             ("views.colour.contrast=[2.0, 1.0]", "views.colour.contrast"),
             ("loader.threads=1000000", "loader.threads: 0 to 1024"),

@@ -16,8 +16,9 @@ pub(crate) const EPOCHS: RangeInclusive<usize> = 1..=1_000_000;
 pub(crate) const BATCH: RangeInclusive<usize> = 1..=65_536;
 /// Most steps.
 pub(crate) const MOST_STEPS: u64 = 1_000_000_000_000;
-/// Highest learning rate.
-pub(crate) const MOST_RATE: f64 = 100.0;
+/// Highest learning rate that 32 bits can hold with room to spare. One that is merely too high makes the loss explode, and
+/// the loop names the batch.
+pub(crate) const MOST_RATE: f64 = 1e30;
 /// Largest weight of a loss.
 pub(crate) const MOST_WEIGHT: f64 = 1e6;
 /// Images that are validated on, and images that are drawn.
@@ -51,7 +52,7 @@ impl Bounds {
     }
 
     pub(crate) fn above_zero(&mut self, key: &str, value: f64, most: f64) {
-        self.rule(value > 0.0 && value <= most, format_args!("{key}: above 0, at most {most}"));
+        self.rule(value > 0.0 && value <= most, format_args!("{key}: above 0, at most {most:?}"));
     }
 
     pub(crate) fn normalisation(&mut self, pixels: Option<&Normalisation>) {

@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_gpu_does_two_full_rounds_of_a_usual_folder_within_its_minutes() {
-        for num_images in [300, 500, 600] {
+        for num_images in [400, 500, 600] {
             let plan = plan(num_images, 4.0, GPU);
             let expected = (SIZE, 5, 20.min(plan.epochs), Some(plan.epochs / 2));
             assert_eq!((plan.size, plan.blocks, plan.epochs, plan.second_round_epochs), expected);
