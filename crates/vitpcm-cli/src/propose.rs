@@ -120,8 +120,8 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         })
         .collect();
     let tagged = TaggedImages::new(names.len(), tags, session.seed)?;
-    let features = frozen_features(&images, &limits, session)?;
-    let judges = features.iter().filter(|(source, _)| source.is_judge(DEPTH)).map(|(_, features)| features);
+    let (depth, features) = frozen_features(&images, &limits, session)?;
+    let judges = features.iter().filter(|(source, _)| source.is_judge(depth)).map(|(_, features)| features);
     let choice = Choice::new(judges, &tagged, ChoiceConfig::default())?;
     let given = images
         .par_iter()
@@ -163,13 +163,10 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     output::write_file(&args.out.join(CLASS_LIST), class_list(dataset.classes()).as_bytes())?;
 
     let chosen = best.unwrap_or(&given).origin.to_string();
-    let mut all = heads.clone();
-    all.push(given.clone());
-    let ranking = Ranking {
-        chosen: chosen.clone(),
-        images: images.len(),
-        candidates: rank(all).iter().map(|candidate| ranked(candidate, names)).collect(),
-    };
+    let all = heads.iter().chain([&given]);
+    let mut candidates: Vec<Ranked> = all.map(|candidate| ranked(candidate, names)).collect();
+    candidates.sort_by(|a, b| b.score.total_cmp(&a.score));
+    let ranking = Ranking { chosen: chosen.clone(), images: images.len(), candidates };
     let mut table = Table::new(["masks", "score"]);
     table.row([given.origin.to_string(), format!("{:.3}", given.score)]);
     for head in heads.iter().take(ROWS) {
@@ -183,9 +180,6 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     }
     Ok(Outcome::Done)
 }
-
-/// Blocks of the embedded ViT.
-const DEPTH: usize = 12;
 
 /// The images that have a mask, and where their masks lie.
 fn with_masks<'a>(
@@ -232,11 +226,12 @@ fn spread<'a>(images: &[&'a TaggedImage], at_most: usize) -> Vec<&'a TaggedImage
     (0..count).map(|i| images[i * images.len() / count]).collect()
 }
 
+/// The number of blocks of the embedded ViT, and features of the images after some of them.
 fn frozen_features(
     images: &[&TaggedImage],
     limits: &ImageLimits,
     session: &Session,
-) -> anyhow::Result<Vec<(Source, PatchFeatures)>> {
+) -> anyhow::Result<(usize, Vec<(Source, PatchFeatures)>)> {
     let (device, _) = session.open_device()?;
     let backbone = PretrainedBackbone::of_model(&embedded_model(&device)?)?;
     let BackboneConfig::Vit(config) = backbone.config else {
@@ -252,7 +247,7 @@ fn frozen_features(
     let sources = Source::of_depth(config.depth, Tiles::Whole);
     let features = extractor.project(images.len(), fetch, &sources, session.seed);
     bar.finish_and_clear();
-    features
+    Ok((config.depth, features?))
 }
 
 /// The most frequent label of each cell of the grid of patches.

@@ -56,6 +56,17 @@ pub(super) enum Begun {
 pub(crate) struct Stage {
     pub(super) what: &'static str,
     words: Vec<OsString>,
+    start: Start,
+}
+
+/// How a stage starts that was begun before.
+enum Start {
+    /// From the state in its run folder, if there is one.
+    FromState(PathBuf),
+    /// From the results that are there.
+    FromResults,
+    /// Anew.
+    Anew,
 }
 
 impl Stage {
@@ -73,13 +84,11 @@ impl Stage {
         crate::run_stage(&words, session)
     }
 
-    /// `train` goes on where there is a state, `segment` anywhere; `propose` starts again.
     fn can_resume(&self) -> bool {
-        let out = self.words.iter().skip_while(|word| *word != "--out").nth(1);
-        match self.words[1].to_str() {
-            Some("train") => out.is_some_and(|out| vitpcm_train::has_saved_state(Path::new(out))),
-            Some("segment") => true,
-            _ => false,
+        match &self.start {
+            Start::FromState(run) => vitpcm_train::has_saved_state(run),
+            Start::FromResults => true,
+            Start::Anew => false,
         }
     }
 }
@@ -91,7 +100,7 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
         let mut words = words(["vitpcm", "train", "--data"]);
         words.extend([folders.data.clone().into(), "--out".into(), folders.round(round).into()]);
         words.extend(["--epochs".into(), epochs.to_string().into(), "--set".into(), blocks.clone().into()]);
-        Stage { what, words }
+        Stage { what, words, start: Start::FromState(folders.round(round)) }
     };
     let segment = |what, round: usize, out: &Path, formats: &str| {
         let mut words = words(["vitpcm", "segment"]);
@@ -100,7 +109,7 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
         words.extend(["--model".into(), folders.round(round).join("model.safetensors").into()]);
         words.extend(["--size".into(), plan.size.to_string().into(), "--crf".into()]);
         words.extend(["--format".into(), formats.into(), "--out".into(), out.into()]);
-        Stage { what, words }
+        Stage { what, words, start: Start::FromResults }
     };
     let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
     let mut stages = vec![train("learning from the tags", 1, plan.epochs)];
@@ -112,7 +121,8 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
             let mut chosen = words(["vitpcm", "propose", "--data"]);
             chosen.extend([folders.data.clone().into(), "--masks".into(), folders.first_masks().into()]);
             chosen.extend(["--out".into(), folders.chosen_masks().into()]);
-            let chosen = Stage { what: "choosing masks to learn from", words: chosen };
+            let what = "choosing masks to learn from";
+            let chosen = Stage { what, words: chosen, start: Start::Anew };
             let mut second = train("learning from the tags and the chosen masks", 2, epochs);
             second.words.extend(["--pseudo-masks".into(), folders.chosen_masks().into()]);
             stages.extend([first, chosen, second]);
