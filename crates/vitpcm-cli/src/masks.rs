@@ -2,11 +2,9 @@
 //! for every image. Each stage is another command, run with the words that a person would type; what is done is kept in
 //! the output folder, so that an interrupted job goes on where it stopped.
 
-mod agreement;
 mod plan;
 mod stages;
 
-use self::agreement::Agreement;
 use self::plan::{Plan, Situation, Speed};
 use self::stages::{Begun, Folders, Stage};
 use crate::live_run::duration;
@@ -14,6 +12,8 @@ use crate::mask_formats::{self, Format};
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output;
+use crate::report::Trust;
+use crate::segment_report::trust_in;
 use crate::session::Session;
 use anyhow::{Context, anyhow};
 use image::RgbImage;
@@ -133,7 +133,7 @@ struct Report<'a> {
     /// Of the stages done so far.
     seconds: &'a [f64],
     #[serde(skip_serializing_if = "Option::is_none")]
-    agreement: Option<&'a Agreement>,
+    agreement: Option<&'a Trust>,
 }
 
 pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
@@ -177,7 +177,7 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         &describe_images(dataset.images(), &ImageLimits::default()),
         InputGrid::default(),
     );
-    let summary = |progress: &Progress, agreement: Option<&Agreement>| {
+    let summary = |progress: &Progress, agreement: Option<&Trust>| {
         let report = Report {
             folder: &args.folder,
             images: dataset.images().len(),
@@ -224,12 +224,9 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     }
     let model = args.out.join("model.safetensors");
     copy_whole(&folders.final_model(&progress.plan), &model)?;
-    let agreement = match progress.plan.second_round_epochs {
-        Some(_) => Some(Agreement::between(&folders.chosen_masks(), &args.out, dataset.classes())?),
-        None => None,
-    };
-    summary(&progress, agreement.as_ref())?;
-    let mut text = agreement.map_or(String::new(), |agreement| agreement.table());
+    let trust = trust_in(&args.out, dataset.classes())?;
+    summary(&progress, trust.as_ref())?;
+    let mut text = trust.map_or(String::new(), |trust| trust.table());
     let taken = duration(progress.done.iter().sum());
     let mask = |image: &TaggedImage| {
         let name = image.path.strip_prefix(&root).unwrap_or(&image.path);

@@ -130,6 +130,11 @@ pub(crate) fn fraction_above_zero(text: &str) -> Parsed<f32> {
     }
 }
 
+/// How many times one score is another.
+pub(crate) fn margin(text: &str) -> Parsed<f32> {
+    real(text, 0.0..=1000.0)
+}
+
 /// One area as a multiple of another.
 pub(crate) fn ratio(text: &str) -> Parsed<f64> {
     real(text, 0.0..=1000.0)

@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// Images that heads are fitted to and judged on; about a megabyte of memory each
     #[arg(long, value_name = "N", value_parser = number_bounds::sample_size, default_value_t = 600)]
     max_images: usize,
+    /// A head replaces the given masks if its score is this many times theirs; 0 always takes the best head
+    #[arg(long, value_name = "X", value_parser = number_bounds::margin, default_value_t = MARGIN)]
+    margin: f32,
     /// Write the ranking as JSON; `-` prints it
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -139,7 +142,7 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     bar.finish_and_clear();
 
     let heads = rank(heads);
-    let best = heads.first().filter(|head| head.score > MARGIN * given.score);
+    let best = heads.first().filter(|head| head.score > args.margin * given.score);
     let written = images.par_iter().enumerate().try_for_each(|(index, image)| {
         let to = args.out.join(image.mask_name());
         if let Some(folder) = to.parent() {

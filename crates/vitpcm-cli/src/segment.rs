@@ -20,7 +20,7 @@ use crate::planned_results::{Planned, PlannedResults};
 use crate::report::MaskLinks;
 use crate::results_folder::{ResultsFolder, Start};
 use crate::segment_report;
-use crate::segment_report::{Ending, ReportOptions, SegmentReport, Truths};
+use crate::segment_report::{Comparisons, Ending, ReportOptions, SegmentReport};
 use crate::session::Session;
 use crate::unsure_options::UnsureOptions;
 use anyhow::{anyhow, bail};
@@ -232,9 +232,11 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     }
     let formats = written_per_image(&args.format, &args.export);
     let limits = args.limits();
-    let truths = args.report_options.truths(&args.paths, segmenter.classes())?;
-    let truths = truths.without(|path| own.is_one(path));
-    check_outputs(args, &inputs.images, &tags, &truths, segmenter.classes(), session)?;
+    let comparisons =
+        args.report_options
+            .comparisons((&args.paths, &inputs.images), segmenter.classes(), |path| own.is_one(path));
+    let comparisons = comparisons.map_err(usage)?;
+    check_outputs(args, &inputs.images, &tags, &comparisons, segmenter.classes(), session)?;
     let settings = settings(args, session)?;
     if args.resume {
         check_settings(args, &record, &settings)?;
@@ -268,8 +270,13 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     if ranks.is_first() {
         results.write_file(CLASS_LIST, class_list(segmenter.classes()).as_bytes())?;
     }
-    let mut report =
-        SegmentReport::open(&args.report_options, start, (&args.out, truths), segmenter.classes(), ranks)?;
+    let mut report = SegmentReport::open(
+        &args.report_options,
+        start,
+        (&args.out, comparisons),
+        segmenter.classes(),
+        ranks,
+    )?;
     let interrupt = Interrupt::listen();
     let started = Instant::now();
     let stages = Stages { args, segmenter: &segmenter, tags: &tags, results: &results };
@@ -335,12 +342,12 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 
-/// Refuses results that would replace an image, the model, tags, a true mask or each other.
+/// Refuses results that would replace an image, the model, tags, a mask to compare with or each other.
 fn check_outputs(
     args: &Args,
     inputs: &[Input],
     tags: &TagSource,
-    truths: &Truths,
+    comparisons: &Comparisons,
     classes: &Classes,
     session: &Session,
 ) -> anyhow::Result<()> {
@@ -363,7 +370,7 @@ fn check_outputs(
     };
     let images = inputs.iter().map(|input| input.path.clone());
     let others = args.model.iter().chain(&args.tags.tags_file).chain(table).cloned();
-    planned.check(images.chain(others).chain(truths.files(inputs)), session)
+    planned.check(images.chain(others).chain(comparisons.files(inputs)), session)
 }
 
 /// Where the results of an image are.

@@ -1,14 +1,15 @@
 //! The report of `vitpcm segment`: a review of each image is stored as its mask is written, and the page is made of those
 //! at the end, also after Ctrl-C, and of what earlier runs stored where one is resumed.
 
+use crate::class_names;
 use crate::image_inputs::Input;
 use crate::invocation::Invocation;
 use crate::number_bounds;
-use crate::outcome::usage;
 use crate::output;
-use crate::report::{self, MaskLinks, Page, Place, ReviewFile, Reviewed, Summary, escaped};
+use crate::report::{self, MaskLinks, Page, Place, ReviewFile, Reviewed, Summary, Trust, escaped};
 use crate::results_folder::Start;
 use crate::table::grouped;
+use crate::train::mask_places;
 use anyhow::{Context, bail};
 use image::RgbImage;
 use std::collections::{HashMap, HashSet};
@@ -35,16 +36,27 @@ pub(crate) struct ReportOptions {
     /// True masks, named after the images, to score ours by in the report [default: those of the data set, if PATH is one]
     #[arg(long, value_name = "DIR", help_heading = "Report")]
     truth: Option<PathBuf>,
+    /// Other masks of the same images, an earlier round's for one: the report shows how far both agree
+    #[arg(long, value_name = "DIR", conflicts_with = "no_report", help_heading = "Report")]
+    compare: Option<PathBuf>,
 }
 
 impl ReportOptions {
-    /// The true masks of the images of `paths`; none where no report is wanted.
-    pub(crate) fn truths(&self, paths: &[PathBuf], classes: &Classes) -> anyhow::Result<Truths> {
-        match &self.truth {
-            _ if self.no_report => Ok(Truths::DataSets(HashMap::new())),
-            Some(folder) => Truths::in_folder(folder).map_err(usage),
-            None => Ok(Truths::of_data_sets(paths, classes)),
-        }
+    /// What the masks of images, given as files or found below `paths`, are compared with; nothing where no report is
+    /// wanted. `is_result` tells masks that this command made from true ones.
+    pub(crate) fn comparisons(
+        &self,
+        (paths, inputs): (&[PathBuf], &[Input]),
+        classes: &Classes,
+        is_result: impl Fn(&Path) -> bool,
+    ) -> anyhow::Result<Comparisons> {
+        let truths = match &self.truth {
+            _ if self.no_report => Truths::DataSets(HashMap::new()),
+            Some(folder) => Truths::in_folder(folder)?,
+            None => Truths::of_data_sets(paths, classes).without(is_result),
+        };
+        let others = self.compare.as_deref().map(|folder| others_in(folder, inputs, classes)).transpose()?;
+        Ok(Comparisons { truths, others })
     }
 }
 
@@ -54,7 +66,7 @@ pub(crate) struct SegmentReport {
     classes: Classes,
     least_sure: LeastSure,
     num_pictures: usize,
-    truths: Truths,
+    comparisons: Comparisons,
     file: ReviewFile,
 }
 
@@ -63,7 +75,7 @@ impl SegmentReport {
     pub(crate) fn open(
         options: &ReportOptions,
         start: Start,
-        (out, truths): (&Path, Truths),
+        (out, comparisons): (&Path, Comparisons),
         classes: &Classes,
         ranks: &Ranks,
     ) -> anyhow::Result<Option<SegmentReport>> {
@@ -88,31 +100,31 @@ impl SegmentReport {
             classes: classes.clone(),
             least_sure,
             num_pictures: options.report_pictures,
-            truths,
+            comparisons,
             file: ReviewFile::append_to(&path)?,
         }))
     }
 
-    /// Adds an image whose results are written. Gives what is wrong with its true mask, if something is; it is reviewed
-    /// without then.
+    /// Adds an image whose results are written. Gives what is wrong with its true mask or the other one, if something is;
+    /// it is reviewed without then.
     pub(crate) fn add(
         &mut self,
         input: &Input,
         reviewed: &ReviewedMask<'_>,
     ) -> anyhow::Result<Option<String>> {
-        let (truth, mut problem) = match self.truths.read(input, &self.classes, reviewed.image) {
-            Ok(truth) => (truth, None),
-            Err(reason) => (None, Some(reason)),
+        let mut problem = None;
+        let mut usable = |mask: Result<Option<LabelMap>, String>| {
+            let fits = |mask: LabelMap| match mask.size() == reviewed.mask.size() {
+                true => Ok(mask),
+                false => Err(format!("a mask of {:?} pixels to compare with", mask.size())),
+            };
+            let mask = mask.and_then(|mask| mask.map(fits).transpose());
+            mask.map_err(|reason| problem = Some(reason)).ok().flatten()
         };
-        let mut reviewed = ReviewedMask { truth: truth.as_ref(), ..*reviewed };
-        let mut review = match Review::new(&input.name, &reviewed) {
-            Ok(review) => review,
-            Err(error) => {
-                problem = Some(error.to_string());
-                reviewed.truth = None;
-                Review::new(&input.name, &reviewed)?
-            }
-        };
+        let truth = usable(self.comparisons.truths.read(input, &self.classes, reviewed.image));
+        let other = usable(self.comparisons.other(input, &self.classes, reviewed.image));
+        let reviewed = ReviewedMask { truth: truth.as_ref(), other: other.as_ref(), ..*reviewed };
+        let mut review = Review::new(&input.name, &reviewed)?;
         if self.least_sure.takes(review.sureness) {
             review.pictures = Some(ReviewPictures::new(&reviewed)?);
         }
@@ -126,10 +138,7 @@ impl SegmentReport {
         let names: HashSet<&str> = ending.inputs.iter().map(|input| input.name.as_str()).collect();
         let paths = review_files(&self.out)?;
         let by_name = report::newest_places(&paths, |name| names.contains(name))?;
-        let mut summary = Summary::new(&self.classes, ending.tag_threshold);
-        let mut places: Vec<&Place> = by_name.values().collect();
-        places.sort_by_key(|place| place.reading_order());
-        report::read_at(&paths, places.iter().copied(), |review| _ = summary.add(&review))?;
+        let summary = summed(&paths, &by_name, Summary::new(&self.classes, ending.tag_threshold))?;
 
         let mut least_sure: Vec<(&String, &Place)> = by_name.iter().collect();
         least_sure.sort_by(|a, b| a.1.sureness.total_cmp(&b.1.sureness).then_with(|| a.0.cmp(b.0)));
@@ -151,6 +160,25 @@ impl SegmentReport {
         output::write_file(&path, page(&reviewed, ending).html().as_bytes())?;
         Ok(path)
     }
+}
+
+/// How far the masks of a folder agree with those that they were compared with; nothing where they were not.
+pub(crate) fn trust_in(out: &Path, classes: &Classes) -> anyhow::Result<Option<Trust>> {
+    let paths = review_files(out)?;
+    let by_name = report::newest_places(&paths, |_| true)?;
+    Ok(Trust::new(&summed(&paths, &by_name, Summary::new(classes, 0.5))?))
+}
+
+/// Adds all stored reviews up.
+fn summed(
+    paths: &[PathBuf],
+    by_name: &HashMap<String, Place>,
+    mut summary: Summary,
+) -> anyhow::Result<Summary> {
+    let mut places: Vec<&Place> = by_name.values().collect();
+    places.sort_by_key(|place| place.reading_order());
+    report::read_at(paths, places.into_iter(), |review| _ = summary.add(&review))?;
+    Ok(summary)
 }
 
 /// How a run ended, for the page.
@@ -213,8 +241,41 @@ fn review_files(out: &Path) -> anyhow::Result<Vec<PathBuf>> {
     list().with_context(|| format!("{}", folder.display()))
 }
 
+/// What masks are compared with in a report.
+pub(crate) struct Comparisons {
+    truths: Truths,
+    /// Where the others lie, named after the images.
+    others: Option<PathBuf>,
+}
+
+impl Comparisons {
+    /// The files of all, where there are any.
+    pub(crate) fn files(&self, inputs: &[Input]) -> Vec<PathBuf> {
+        let others =
+            self.others.iter().flat_map(|folder| inputs.iter().map(|input| mask_path(folder, input)));
+        self.truths.files(inputs).into_iter().chain(others).collect()
+    }
+
+    fn other(&self, input: &Input, classes: &Classes, image: &RgbImage) -> Result<Option<LabelMap>, String> {
+        let path = self.others.as_ref().map(|folder| mask_path(folder, input)).filter(|path| path.is_file());
+        path.map(|path| MaskSource::Png(path).read(classes, &limits_for(image)))
+            .transpose()
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// Where in a folder the masks of images lie.
+fn others_in(folder: &Path, inputs: &[Input], classes: &Classes) -> anyhow::Result<PathBuf> {
+    class_names::check_beside(folder, classes).context("--compare")?;
+    let mut places = mask_places(folder).context("--compare")?.into_iter();
+    let has_any = |place: &PathBuf| inputs.iter().any(|input| mask_path(place, input).is_file());
+    places.find(has_any).with_context(|| {
+        format!("--compare {}: none of the images has a mask there, named after the image", folder.display())
+    })
+}
+
 /// Where true masks are found.
-pub(crate) enum Truths {
+enum Truths {
     /// By their names in a folder.
     Folder(PathBuf),
     /// Those that data sets have for their images.
@@ -223,15 +284,15 @@ pub(crate) enum Truths {
 
 impl Truths {
     /// The true masks of images, where there are any.
-    pub(crate) fn files(&self, inputs: &[Input]) -> Vec<PathBuf> {
+    fn files(&self, inputs: &[Input]) -> Vec<PathBuf> {
         match self {
-            Truths::Folder(folder) => inputs.iter().map(|input| truth_path(folder, input)).collect(),
+            Truths::Folder(folder) => inputs.iter().map(|input| mask_path(folder, input)).collect(),
             Truths::DataSets(truths) => truths.values().map(|truth| truth.path().to_path_buf()).collect(),
         }
     }
 
     /// Leaves out masks of data sets that are no true ones: results of an earlier run.
-    pub(crate) fn without(self, is_result: impl Fn(&Path) -> bool) -> Truths {
+    fn without(self, is_result: impl Fn(&Path) -> bool) -> Truths {
         match self {
             Truths::DataSets(mut truths) => {
                 truths.retain(|_, truth| !is_result(truth.path()));
@@ -267,12 +328,10 @@ impl Truths {
     }
 
     fn read(&self, input: &Input, classes: &Classes, image: &RgbImage) -> Result<Option<LabelMap>, String> {
-        // A true mask has as many pixels as its image, which was read.
-        let num_pixels = u64::from(image.width()) * u64::from(image.height());
-        let limits = ImageLimits { max_pixels: num_pixels.max(MAX_MASK_PIXELS) };
+        let limits = limits_for(image);
         let source = match self {
             Truths::Folder(folder) => {
-                let path = truth_path(folder, input);
+                let path = mask_path(folder, input);
                 path.is_file().then_some(MaskSource::Png(path))
             }
             Truths::DataSets(truths) => truths.get(&input.path).cloned(),
@@ -281,6 +340,12 @@ impl Truths {
     }
 }
 
-fn truth_path(folder: &Path, input: &Input) -> PathBuf {
+/// A mask has as many pixels as its image, which was read.
+fn limits_for(image: &RgbImage) -> ImageLimits {
+    let num_pixels = u64::from(image.width()) * u64::from(image.height());
+    ImageLimits { max_pixels: num_pixels.max(MAX_MASK_PIXELS) }
+}
+
+fn mask_path(folder: &Path, input: &Input) -> PathBuf {
     folder.join(format!("{}.png", input.name))
 }

@@ -54,10 +54,11 @@ const CASES: [Case; 16] = [
             "--model=m.safetensors",
             "--tags-file=data/tags.csv",
             "--truth=data/masks",
+            "--compare=data/masks",
         ],
         output_files: &["--json"],
         output_folders: &["--out"],
-        inputs: &["--model", "--tags-file", "--truth"],
+        inputs: &["--model", "--tags-file", "--truth", "--compare"],
         read: &[IMAGE, MASK, "m.safetensors", "data/tags.csv", "data/classes.txt", "none.toml"],
     },
     Case {

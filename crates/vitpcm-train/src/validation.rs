@@ -156,6 +156,7 @@ impl Validator<'_> {
                     tag_probabilities: &segmentation.tag_probabilities,
                     given_tags: Some(&given),
                     truth: truth.as_ref(),
+                    other: None,
                 };
                 let mut review = match Review::new(&image.image.name, &reviewed) {
                     Ok(review) => review,

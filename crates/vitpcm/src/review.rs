@@ -31,6 +31,9 @@ pub struct Review {
     pub tag_probabilities: Vec<f32>,
     /// The mask against the truth, as [`ConfusionMatrix::entries`]; empty where there is no truth.
     pub confusion: Vec<(u8, u8, u64)>,
+    /// The mask against another one of the same image, in the same way; empty where there is none.
+    #[serde(default)]
+    pub agreement: Vec<(u8, u8, u64)>,
     /// For images that are shown.
     pub pictures: Option<ReviewPictures>,
 }
@@ -50,15 +53,18 @@ pub struct ReviewedMask<'a> {
     pub given_tags: Option<&'a [usize]>,
     /// The true mask, if there is one.
     pub truth: Option<&'a LabelMap>,
+    /// Another mask of the image to compare with, an earlier round's for one.
+    pub other: Option<&'a LabelMap>,
 }
 
 impl Review {
-    /// Reviews a mask, without pictures. An error where the truth does not fit it.
+    /// Reviews a mask, without pictures. An error where the truth or the other mask does not fit it.
     pub fn new(name: &str, reviewed: &ReviewedMask<'_>) -> Result<Review, MaskError> {
-        let mut matrix = ConfusionMatrix::new(reviewed.scores_on_grid.num_classes());
-        if let Some(truth) = reviewed.truth {
-            matrix.add(reviewed.mask, truth)?;
-        }
+        let compared = |with: Option<&LabelMap>| {
+            let mut matrix = ConfusionMatrix::new(reviewed.scores_on_grid.num_classes());
+            with.map_or(Ok(()), |with| matrix.add(reviewed.mask, with))?;
+            Ok::<_, MaskError>(matrix.entries())
+        };
         let areas = (0..=u8::MAX).zip(reviewed.mask.histogram());
         Ok(Review {
             name: name.to_owned(),
@@ -66,7 +72,8 @@ impl Review {
             areas: areas.filter(|area| area.1 > 0).map(|(class, count)| (class, count.into())).collect(),
             given_tags: reviewed.given_tags.map(<[usize]>::to_vec),
             tag_probabilities: reviewed.tag_probabilities.to_vec(),
-            confusion: matrix.entries(),
+            confusion: compared(reviewed.truth)?,
+            agreement: compared(reviewed.other)?,
             pictures: None,
         })
     }
@@ -172,10 +179,12 @@ mod tests {
             tag_probabilities: &[1.0, 0.9],
             given_tags: Some(&[1]),
             truth: Some(&truth),
+            other: Some(&mask),
         };
         let mut review = Review::new("a/b", &reviewed).unwrap();
         assert_eq!(review.areas, [(0, 240_000), (1, 80_000)]);
         assert_eq!(review.confusion, [(1, 0, 240_000), (1, 1, 80_000)]);
+        assert_eq!(review.agreement, [(0, 0, 240_000), (1, 1, 80_000)]);
         assert!((review.sureness - 0.8).abs() < 1e-6);
         let pictures = ReviewPictures::new(&reviewed).unwrap();
         assert_eq!(pictures.size, (360, 180));

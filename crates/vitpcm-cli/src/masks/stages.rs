@@ -36,7 +36,7 @@ impl Folders {
     }
 
     /// The masks that the second round learns from.
-    pub(super) fn chosen_masks(&self) -> PathBuf {
+    fn chosen_masks(&self) -> PathBuf {
         self.work.join("chosen-masks")
     }
 
@@ -129,7 +129,11 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
             2
         }
     };
-    stages.push(segment("masks", last, &folders.out, &names.join(",")));
+    let mut masks = segment("masks", last, &folders.out, &names.join(","));
+    if last == 2 {
+        masks.words.extend(["--compare".into(), folders.chosen_masks().into()]);
+    }
+    stages.push(masks);
     stages
 }
 
@@ -159,7 +163,7 @@ mod tests {
                 "vitpcm train --data 'my leaves' --out out/.masks/round-2 --epochs 10 --set schedule.unfreeze=5 \
                  --pseudo-masks out/.masks/chosen-masks",
                 "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-2/model.safetensors \
-                 --size 448 --crf --format png,overlay --out out",
+                 --size 448 --crf --format png,overlay --out out --compare out/.masks/chosen-masks",
             ]
         );
     }

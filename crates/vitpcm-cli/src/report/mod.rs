@@ -7,9 +7,11 @@ mod page;
 mod review_file;
 mod review_sections;
 mod summary;
+mod trust;
 
 pub(crate) use curves::Curves;
 pub(crate) use page::{Page, escaped, legend};
 pub(crate) use review_file::{Place, ReviewFile, newest_places, read_all, read_at, write_all};
 pub(crate) use review_sections::{MaskLinks, Reviewed};
 pub(crate) use summary::Summary;
+pub(crate) use trust::Trust;

@@ -2,7 +2,10 @@
 //! tags, and a row for every image.
 
 use super::page::{Page, escaped, swatch};
-use super::summary::{ABSENT_FROM, GIVEN_BELOW, MistakeKind, Summary, image_miou, mistakes_of};
+use super::summary::{
+    ABSENT_FROM, GIVEN_BELOW, MistakeKind, Summary, image_agreement, image_miou, mistakes_of,
+};
+use super::trust::Trust;
 use crate::table::{grouped, percent};
 use std::fmt::Write;
 use vitpcm::{Review, ReviewPictures};
@@ -39,6 +42,9 @@ impl Reviewed<'_> {
             page.figure("mIoU", &percent(scores.mean_iou), &compared);
             page.figure("pixel accuracy", &percent(scores.pixel_accuracy), "%");
         }
+        if let Some(mean) = Trust::new(summary).and_then(|trust| trust.mean()) {
+            page.figure("agreement", &percent(Some(mean)), "% · mean of the classes");
+        }
         if summary.num_tagged > 0 {
             page.figure("likely tag mistakes", &grouped(summary.num_mistakes as u64), "to look at");
         }
@@ -46,6 +52,8 @@ impl Reviewed<'_> {
 
     /// All sections, in the order in which they are read.
     pub(crate) fn put_sections(&self, page: &mut Page) {
+        let trust = Trust::new(self.summary).map(|trust| trust.html(self.summary));
+        page.section("trust", "How far to trust the masks", trust.unwrap_or_default());
         page.section("least-sure", "Least sure first", self.cards());
         page.section("classes", "Classes", self.class_table());
         page.section("tag-mistakes", "Likely tag mistakes", self.mistake_table());
@@ -102,9 +110,11 @@ impl Reviewed<'_> {
         let images: String = images.collect();
         let miou =
             image_miou(review).map_or_else(String::new, |miou| format!("<span>mIoU {miou:.0} %</span>"));
+        let agreement = image_agreement(review)
+            .map_or_else(String::new, |agreement| format!("<span>agreement {agreement:.0} %</span>"));
         format!(
             "<article class=\"card\"><div class=\"picture\">{images}</div><div class=\"text\"><div class=\"name\">{}</div>\
-             <div class=\"sure\">{}<span>{:.2} sure</span>{miou}</div><div class=\"chips\">{}{}</div></div></article>\n",
+             <div class=\"sure\">{}<span>{:.2} sure</span>{miou}{agreement}</div><div class=\"chips\">{}{}</div></div></article>\n",
             self.linked_name(&review.name),
             bar(review.sureness),
             review.sureness,
@@ -326,7 +336,7 @@ impl Reviewed<'_> {
     }
 }
 
-fn bar(value: f32) -> String {
+pub(super) fn bar(value: f32) -> String {
     format!("<span class=\"bar\"><i style=\"width:{:.1}%\"></i></span>", 100.0 * value.clamp(0.0, 1.0))
 }
 

@@ -56,6 +56,9 @@ pub(crate) struct Summary {
     /// Images that were compared with a true mask, and the comparison.
     pub(crate) num_compared: usize,
     pub(crate) matrix: ConfusionMatrix,
+    /// Images that were compared with another mask of theirs, and the comparison.
+    pub(crate) num_with_other: usize,
+    pub(crate) agreement: ConfusionMatrix,
     sureness_sum: f64,
     mistakes: Vec<Mistake>,
 }
@@ -71,6 +74,8 @@ impl Summary {
             num_mistakes: 0,
             num_compared: 0,
             matrix: ConfusionMatrix::new(classes.len()),
+            num_with_other: 0,
+            agreement: ConfusionMatrix::new(classes.len()),
             sureness_sum: 0.0,
             mistakes: Vec::new(),
         }
@@ -83,16 +88,24 @@ impl Summary {
         review.tag_probabilities.len() == num_classes
             && review.given_tags.iter().flatten().all(|&tag| tag < num_classes)
             && review.areas.iter().all(|area| is_label(area.0))
-            && review.confusion.iter().all(|entry| is_label(entry.0) && is_label(entry.1))
+            && review
+                .confusion
+                .iter()
+                .chain(&review.agreement)
+                .all(|entry| is_label(entry.0) && is_label(entry.1))
     }
 
     /// Counts an image; gives whether it could, see [`Summary::fits`].
     pub(crate) fn add(&mut self, review: &Review) -> bool {
-        if !self.fits(review) || self.matrix.add_entries(&review.confusion).is_err() {
+        if !self.fits(review)
+            || self.matrix.add_entries(&review.confusion).is_err()
+            || self.agreement.add_entries(&review.agreement).is_err()
+        {
             return false;
         }
         self.num_images += 1;
         self.num_compared += usize::from(!review.confusion.is_empty());
+        self.num_with_other += usize::from(!review.agreement.is_empty());
         self.sureness_sum += f64::from(review.sureness);
         for &(class, pixels) in review.areas.iter().filter(|area| area.0 != IGNORE) {
             self.per_class[usize::from(class)].pixels += pixels;
@@ -157,13 +170,22 @@ pub(crate) fn mistakes_of(review: &Review) -> Vec<Mistake> {
 
 /// Mean IoU of one image in percent, over the classes of its truth; nothing where it was not compared.
 pub(crate) fn image_miou(review: &Review) -> Option<f64> {
+    mean_iou(&review.confusion, 0)
+}
+
+/// Mean IoU in percent of an image's mask and the other one, over the latter's classes without the background.
+pub(crate) fn image_agreement(review: &Review) -> Option<f64> {
+    mean_iou(&review.agreement, 1)
+}
+
+fn mean_iou(entries: &[(u8, u8, u64)], from_class: usize) -> Option<f64> {
     let [mut truth, mut predicted, mut both] = [[0u64; 256]; 3];
-    for &(true_label, label, count) in review.confusion.iter().filter(|entry| entry.0 != IGNORE) {
+    for &(true_label, label, count) in entries.iter().filter(|entry| entry.0 != IGNORE) {
         truth[usize::from(true_label)] += count;
         predicted[usize::from(label)] += count;
         both[usize::from(true_label)] += if true_label == label { count } else { 0 };
     }
-    let ious: Vec<f64> = (0..255)
+    let ious: Vec<f64> = (from_class..255)
         .filter(|&class| truth[class] > 0)
         .map(|class| 100.0 * both[class] as f64 / (truth[class] + predicted[class] - both[class]) as f64)
         .collect();
@@ -182,6 +204,7 @@ pub(crate) mod tests {
             given_tags,
             tag_probabilities: probabilities.to_vec(),
             confusion: vec![(0, 0, 20), (1, 0, 10), (1, 1, 10), (255, 255, 4)],
+            agreement: Vec::new(),
             pictures: None,
         }
     }

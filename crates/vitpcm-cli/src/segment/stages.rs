@@ -226,6 +226,7 @@ fn reviewed<'a>(item: &'a Segmented<'_>, mask: &'a LabelMap, tags: &TagSource) -
         tag_probabilities: &segmentation.tag_probabilities,
         given_tags: tags.given(segmentation),
         truth: None,
+        other: None,
     }
 }
 

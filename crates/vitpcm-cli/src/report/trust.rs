@@ -1,0 +1,117 @@
+//! How far masks can be trusted, class by class, where there is no truth: by their agreement with other masks of the same
+//! images, those that a round learned from for one. How well that ranks classes is measured in docs/own-data.md.
+
+use super::page::{escaped, swatch};
+use super::review_sections::bar;
+use super::summary::Summary;
+use crate::table::{Table, grouped, percent};
+use serde::Serialize;
+
+/// Agreement in percent from which a class counts as stable, and below which it should not be used unseen.
+const STABLE_FROM: f64 = 60.0;
+const LOW_BELOW: f64 = 40.0;
+
+/// The agreement of two sets of masks.
+#[derive(Serialize)]
+pub(crate) struct Trust {
+    /// Mean over the classes, the background left out; percent.
+    mean: Option<f64>,
+    classes: Vec<ClassTrust>,
+}
+
+#[derive(Serialize)]
+struct ClassTrust {
+    class: String,
+    /// IoU between the two masks over all images, in percent; nothing where neither shows the class.
+    agreement: Option<f64>,
+}
+
+impl ClassTrust {
+    fn advice(&self) -> &'static str {
+        match self.agreement {
+            None => "found nowhere: check its tags",
+            Some(iou) if iou >= STABLE_FROM => "stable: look at a few masks",
+            Some(iou) if iou >= LOW_BELOW => "look at the least sure images first",
+            Some(_) => "do not use without checking each mask",
+        }
+    }
+}
+
+impl Trust {
+    /// Nothing where no image was compared.
+    pub(crate) fn new(summary: &Summary) -> Option<Trust> {
+        if summary.num_with_other == 0 {
+            return None;
+        }
+        let scores = summary.agreement.scores(&summary.classes);
+        let classes: Vec<ClassTrust> = scores.per_class[1..]
+            .iter()
+            .map(|scores| ClassTrust { class: scores.name.clone(), agreement: scores.iou })
+            .collect();
+        let known: Vec<f64> = classes.iter().filter_map(|class| class.agreement).collect();
+        let mean = (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64);
+        Some(Trust { mean, classes })
+    }
+
+    pub(super) fn mean(&self) -> Option<f64> {
+        self.mean
+    }
+
+    /// For people at a terminal.
+    pub(crate) fn table(&self) -> String {
+        let mut table = Table::new(["class", "agreement of the rounds, %", "what to do"]);
+        for class in &self.classes {
+            table.row([class.class.clone(), percent(class.agreement), class.advice().to_owned()]);
+        }
+        table.to_string()
+    }
+
+    /// The section of a report.
+    pub(super) fn html(&self, summary: &Summary) -> String {
+        let mut html = format!(
+            "<p class=\"note\">Agreement is the IoU between these masks and those they are compared with, over {} {}. Classes on which \
+             two rounds agree are usually the better ones, but both can make the same mistake: look at the pictures before you \
+             rely on a class.</p>\n<div class=\"panel\"><table><thead><tr><th>class</th><th class=\"wide-only\"></th>\
+             <th>agreement</th><th>tagged images</th><th class=\"left\">what to do</th></tr></thead><tbody>\n",
+            grouped(summary.num_with_other as u64),
+            if summary.num_with_other == 1 { "image" } else { "images" },
+        );
+        for (index, class) in self.classes.iter().enumerate() {
+            let width = class.agreement.unwrap_or(0.0) as f32 / 100.0;
+            html += &format!(
+                "<tr><th>{}<span>{}</span></th><td class=\"left wide-only\">{}</td><td>{} %</td><td>{}</td><td class=\"left\">{}</td></tr>\n",
+                swatch(index as u8 + 1),
+                escaped(&class.class),
+                bar(width),
+                percent(class.agreement),
+                grouped(summary.per_class[index + 1].num_given as u64),
+                class.advice(),
+            );
+        }
+        html + "</tbody></table></div>\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::summary::tests::review;
+    use super::*;
+    use vitpcm_masks::Classes;
+
+    #[test]
+    fn classes_on_which_rounds_differ_are_not_to_be_used_unseen() {
+        let mut summary = Summary::new(&Classes::from_names(["dog", "cat"]).unwrap(), 0.5);
+        let mut reviewed = review("a", Some(vec![1, 2]), [1.0, 0.9, 0.9]);
+        assert!(Trust::new(&summary).is_none());
+        reviewed.agreement = vec![(0, 0, 50), (1, 1, 40), (1, 0, 10), (2, 2, 1), (2, 0, 9)];
+        assert!(summary.add(&reviewed));
+        let trust = Trust::new(&summary).unwrap();
+        let agreements: Vec<f64> = trust.classes.iter().map(|class| class.agreement.unwrap()).collect();
+        assert_eq!(agreements, [80.0, 10.0]);
+        assert_eq!(trust.mean(), Some(45.0));
+        let table = trust.table();
+        let row = |name: &str| table.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+        assert!(row("dog").contains("stable") && row("cat").contains("do not use"), "{table}");
+        assert!(trust.html(&summary).contains("over 1 image."));
+    }
+}
