@@ -276,23 +276,25 @@ fn say_plan(dataset: &Dataset, plan: &Plan, stages: &[Stage], session: &Session)
     let mut lines = vec![
         format!("{} images, {negatives}", dataset.images().len()),
         format!("{} classes: {classes}", dataset.classes().len() - 1),
-        match plan.second_round_epochs {
-            Some(second) => format!(
-                "plan: {} epochs from the tags, then {second} from the refined masks; the last {} blocks are trained",
-                plan.epochs, plan.blocks
-            ),
-            None => {
-                format!(
-                    "plan: {} epochs from the tags; the last {} blocks are trained",
-                    plan.epochs, plan.blocks
-                )
-            }
-        },
+        format!("plan: {}; the last {} blocks are trained", in_rounds(&plan.rounds), plan.blocks),
         format!("masks at {} px, refined by a dense CRF; about {} in all", plan.size, duration(plan.seconds)),
     ];
     lines.push("the same by single commands:".to_owned());
     lines.extend(stages.iter().map(|stage| format!("  {}", stage.shown())));
     lines.iter().for_each(|line| session.messages.note(line));
+}
+
+/// What each round does, in words.
+fn in_rounds(rounds: &[usize]) -> String {
+    let epochs = |count: usize| format!("{count} epoch{}", if count == 1 { "" } else { "s" });
+    let first = format!("{} from the tags", epochs(rounds[0]));
+    match &rounds[1..] {
+        [] => first,
+        [second] => format!("{first}, then {} from the refined masks", epochs(*second)),
+        [second, later @ ..] => {
+            format!("{first}, then {} times {} from the refined masks", later.len() + 1, epochs(*second))
+        }
+    }
 }
 
 fn new_plan(args: &Args, dataset: &Dataset, session: &Session) -> anyhow::Result<Plan> {

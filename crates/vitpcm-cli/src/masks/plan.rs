@@ -11,6 +11,8 @@ const STEPS: [usize; 2] = [200, 4000];
 const EPOCHS: [usize; 2] = [4, 20];
 /// Epochs that the first round of a very small folder may take to see enough images.
 const EPOCHS_OF_FEW_IMAGES: usize = 60;
+/// Epochs of the first round from which a third round is worth its time; below, they are better spent on the first two.
+const EPOCHS_BEFORE_A_THIRD_ROUND: usize = 10;
 /// Last blocks of the ViT that are trained; fewer where time is short, since each one costs a backward pass.
 const BLOCKS: [usize; 2] = [2, 5];
 /// Cost of a training image with few blocks trained, as a share of the cost with many.
@@ -55,47 +57,83 @@ pub(crate) struct Plan {
     pub(crate) size: usize,
     /// Last blocks of the ViT that are trained.
     pub(crate) blocks: usize,
-    /// Epochs of the first round, which learns from the tags.
-    pub(crate) epochs: usize,
-    /// Epochs of the second round, which learns from the tags and from masks chosen after the first; none where time is short.
-    pub(crate) second_round_epochs: Option<usize>,
+    /// Epochs of each round. The first learns from the tags, the others from tags and the masks of the round before.
+    pub(crate) rounds: Vec<usize>,
     /// Expected time for everything.
     pub(crate) seconds: f64,
 }
 
 impl Plan {
     pub(crate) fn new(situation: &Situation) -> Plan {
-        let Situation { num_images, speed, .. } = *situation;
-        let images = num_images as f64;
+        let num_images = situation.num_images;
         let per_epoch = |steps: usize| (steps * IMAGES_PER_STEP).div_ceil(num_images.max(1));
         let most = match per_epoch(STEPS[0]) {
             few_images if few_images > EPOCHS[1] => few_images.min(EPOCHS_OF_FEW_IMAGES),
             _ => EPOCHS[1].min(per_epoch(STEPS[1])).max(EPOCHS[0]),
         };
         let budget = situation.minutes * 60.0;
-        let mut plans = Vec::new();
-        for (size, blocks) in [(SIZE, BLOCKS[1]), (SIZE, BLOCKS[0]), (SMALL_SIZE, BLOCKS[0])] {
-            let mask = speed.mask * (size * size) as f64 / (SIZE * SIZE) as f64;
-            let masks = images * (mask + speed.crf_megapixel * situation.megapixels);
-            let cost = if blocks == BLOCKS[0] { COST_OF_FEW_BLOCKS } else { 1.0 };
-            let epoch = images * speed.training_image * cost;
-            let fixed = |rounds: f64| rounds * (masks + speed.round);
-            let choosing = speed.heads + images.min(IMAGES_FOR_HEADS) * speed.mask;
-            // Two thirds of the training go to the first round: what it misses, no later one finds.
-            let seconds_left = budget - fixed(2.0) - choosing;
-            let first = ((seconds_left / epoch) * 2.0 / 3.0).min(most as f64);
-            if first >= EPOCHS[0] as f64 {
-                let (first, second) = (first as usize, (first / 2.0).round() as usize);
-                let seconds = fixed(2.0) + choosing + (first + second) as f64 * epoch;
-                return Plan { size, blocks, epochs: first, second_round_epochs: Some(second), seconds };
+        let at = [(SIZE, BLOCKS[1]), (SIZE, BLOCKS[0]), (SMALL_SIZE, BLOCKS[0])];
+        let costs = at.map(|(size, blocks)| Costs::new(situation, size, blocks));
+        // Several rounds are worth more than a larger size or more blocks; a later round takes half as long as the first.
+        for costs in &costs {
+            for (num_rounds, least) in [(3, EPOCHS_BEFORE_A_THIRD_ROUND), (2, EPOCHS[0])] {
+                let epochs = (budget - costs.fixed(num_rounds)) / costs.epoch;
+                let first = (epochs / (1.0 + (num_rounds - 1) as f64 / 2.0)).min(most as f64);
+                if first >= least.min(most) as f64 {
+                    let mut rounds = vec![(first / 2.0).round() as usize; num_rounds];
+                    rounds[0] = first as usize;
+                    return costs.plan(rounds);
+                }
             }
-            let epochs = ((budget - fixed(1.0)) / epoch).clamp(1.0, most as f64) as usize;
-            let seconds = fixed(1.0) + epochs as f64 * epoch;
-            plans.push(Plan { size, blocks, epochs, second_round_epochs: None, seconds });
         }
         // One round that settles, at the best size that allows one; else the quickest there is.
-        let settles = |plan: &&Plan| plan.epochs >= EPOCHS[0] && plan.seconds <= budget;
-        plans.iter().find(settles).or(plans.last()).expect("three were tried").clone()
+        let plans = costs.map(|costs| {
+            let epochs = (budget - costs.fixed(1)) / costs.epoch;
+            costs.plan(vec![epochs.clamp(1.0, most as f64) as usize])
+        });
+        let settles = |plan: &&Plan| plan.rounds[0] >= EPOCHS[0] && plan.seconds <= budget;
+        plans.iter().find(settles).unwrap_or(&plans[2]).clone()
+    }
+}
+
+/// What a way to do it costs, in seconds.
+struct Costs {
+    size: usize,
+    blocks: usize,
+    /// An epoch of training.
+    epoch: f64,
+    /// Masks of all images.
+    masks: f64,
+    /// Start and end of a round.
+    round: f64,
+    /// Choosing the masks that the second round learns from.
+    choosing: f64,
+}
+
+impl Costs {
+    fn new(situation: &Situation, size: usize, blocks: usize) -> Costs {
+        let (speed, images) = (situation.speed, situation.num_images as f64);
+        let mask = speed.mask * (size * size) as f64 / (SIZE * SIZE) as f64;
+        let share = if blocks == BLOCKS[0] { COST_OF_FEW_BLOCKS } else { 1.0 };
+        Costs {
+            size,
+            blocks,
+            epoch: images * speed.training_image * share,
+            masks: images * (mask + speed.crf_megapixel * situation.megapixels),
+            round: speed.round,
+            choosing: speed.heads + images.min(IMAGES_FOR_HEADS) * speed.mask,
+        }
+    }
+
+    /// All but the training.
+    fn fixed(&self, num_rounds: usize) -> f64 {
+        let choosing = if num_rounds > 1 { self.choosing } else { 0.0 };
+        num_rounds as f64 * (self.masks + self.round) + choosing
+    }
+
+    fn plan(&self, rounds: Vec<usize>) -> Plan {
+        let seconds = self.fixed(rounds.len()) + rounds.iter().sum::<usize>() as f64 * self.epoch;
+        Plan { size: self.size, blocks: self.blocks, rounds, seconds }
     }
 }
 
@@ -111,37 +149,39 @@ mod tests {
     fn plan(num_images: usize, minutes: f64, speed: Speed) -> Plan {
         let situation = Situation { num_images, megapixels: 0.25, minutes, speed };
         let plan = Plan::new(&situation);
-        assert!(plan.epochs >= 1 && plan.seconds.is_finite() && plan.seconds > 0.0, "{plan:?}");
+        assert!(
+            plan.rounds.iter().all(|&epochs| epochs >= 1) && plan.seconds.is_finite() && plan.seconds > 0.0,
+            "{plan:?}"
+        );
         plan
     }
 
     #[test]
-    fn a_gpu_does_two_full_rounds_of_a_usual_folder_within_its_minutes() {
+    fn a_gpu_does_three_full_rounds_of_a_usual_folder_within_its_minutes() {
         for num_images in [400, 500, 600] {
             let plan = plan(num_images, 4.0, GPU);
-            let expected = (SIZE, 5, 20.min(plan.epochs), Some(plan.epochs / 2));
-            assert_eq!((plan.size, plan.blocks, plan.epochs, plan.second_round_epochs), expected);
-            assert!(plan.epochs == 20 && plan.seconds < 240.0, "{num_images}: {plan:?}");
+            assert_eq!((plan.size, plan.blocks, &plan.rounds[..]), (SIZE, 5, &[20, 10, 10][..]));
+            assert!(plan.seconds < 240.0, "{num_images}: {plan:?}");
         }
     }
 
     #[test]
-    fn a_laptop_does_fewer_epochs_in_its_hour() {
+    fn a_laptop_does_two_rounds_in_its_hour() {
         let plan = plan(300, 60.0, TWO_CORES);
-        assert!(plan.second_round_epochs.is_some() && (4..20).contains(&plan.epochs), "{plan:?}");
+        assert!(plan.rounds.len() == 2 && (4..20).contains(&plan.rounds[0]), "{plan:?}");
         assert!(plan.seconds <= 3600.0, "{plan:?}");
     }
 
     #[test]
     fn with_little_time_there_is_one_round() {
         let plan = plan(300, 15.0, TWO_CORES);
-        assert!(plan.second_round_epochs.is_none() && plan.seconds <= 900.0, "{plan:?}");
+        assert!(plan.rounds.len() == 1 && plan.seconds <= 900.0, "{plan:?}");
     }
 
     #[test]
     fn with_too_little_time_the_quickest_plan_is_taken_and_says_how_long_it_takes() {
         let plan = plan(600, 1.0, TWO_CORES);
-        assert_eq!((plan.size, plan.blocks, plan.epochs), (SMALL_SIZE, 2, 1));
+        assert_eq!((plan.size, plan.blocks, &plan.rounds[..]), (SMALL_SIZE, 2, &[1][..]));
         assert!(plan.seconds > 60.0, "{plan:?}");
     }
 
@@ -150,7 +190,7 @@ mod tests {
         let mut before = (0, 0);
         for minutes in [1.0, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 600.0] {
             let plan = plan(300, minutes, TWO_CORES);
-            let now = (plan.second_round_epochs.map_or(0, |_| 1), plan.blocks);
+            let now = (plan.rounds.len(), plan.blocks);
             assert!(now >= before, "{minutes}: {plan:?}");
             before = now;
         }
@@ -158,20 +198,20 @@ mod tests {
 
     #[test]
     fn a_handful_of_images_is_seen_more_often() {
-        assert_eq!(plan(20, 60.0, GPU).epochs, EPOCHS_OF_FEW_IMAGES);
-        assert_eq!(plan(200, 60.0, GPU).epochs, 32);
+        assert_eq!(plan(20, 60.0, GPU).rounds[0], EPOCHS_OF_FEW_IMAGES);
+        assert_eq!(plan(200, 60.0, GPU).rounds[0], 32);
     }
 
     #[test]
     fn a_large_folder_is_seen_less_often() {
         let plan = plan(40_000, 600.0, GPU);
-        assert_eq!((plan.epochs, plan.second_round_epochs), (EPOCHS[0], Some(2)));
+        assert_eq!(plan.rounds, [EPOCHS[0], 2, 2]);
     }
 
     #[test]
     fn ten_thousand_images_on_a_laptop_still_get_a_plan() {
         let plan = plan(10_000, 60.0, TWO_CORES);
-        assert!(plan.second_round_epochs.is_none() && plan.epochs == 1, "{plan:?}");
+        assert_eq!(plan.rounds, [1], "{plan:?}");
     }
 
     #[test]
@@ -183,7 +223,7 @@ mod tests {
 
     #[test]
     fn one_image_is_no_division_by_zero() {
-        assert_eq!(plan(1, 4.0, GPU).epochs, EPOCHS_OF_FEW_IMAGES);
+        assert_eq!(plan(1, 4.0, GPU).rounds[0], EPOCHS_OF_FEW_IMAGES);
         plan(0, 4.0, GPU);
     }
 

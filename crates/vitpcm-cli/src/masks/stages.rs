@@ -30,18 +30,18 @@ impl Folders {
         self.work.join(format!("round-{number}"))
     }
 
-    /// The refined masks of the first round, where a second one follows.
-    fn first_masks(&self) -> PathBuf {
-        self.work.join("first-masks")
+    /// The refined masks of a round that another one follows.
+    fn masks_of(&self, round: usize) -> PathBuf {
+        self.work.join(format!("masks-{round}"))
     }
 
-    /// The masks that the second round learns from.
-    fn chosen_masks(&self) -> PathBuf {
-        self.work.join("chosen-masks")
+    /// The masks that a round learns from: those of the round before, checked before the second.
+    fn learned_from(&self, round: usize) -> PathBuf {
+        if round == 2 { self.work.join("chosen-masks") } else { self.masks_of(round - 1) }
     }
 
     pub(super) fn final_model(&self, plan: &Plan) -> PathBuf {
-        self.round(if plan.second_round_epochs.is_some() { 2 } else { 1 }).join("model.safetensors")
+        self.round(plan.rounds.len()).join("model.safetensors")
     }
 }
 
@@ -112,26 +112,30 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
         Stage { what, words, start: Start::FromResults }
     };
     let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
-    let mut stages = vec![train("learning from the tags", 1, plan.epochs)];
-    let last = match plan.second_round_epochs {
-        None => 1,
-        Some(epochs) => {
-            let mut first = segment("first masks", 1, &folders.first_masks(), "png");
-            first.words.push("--no-report".into());
-            let mut chosen = words(["vitpcm", "propose", "--data"]);
-            chosen.extend([folders.data.clone().into(), "--masks".into(), folders.first_masks().into()]);
-            chosen.extend(["--out".into(), folders.chosen_masks().into()]);
-            let what = "choosing masks to learn from";
-            let chosen = Stage { what, words: chosen, start: Start::Anew };
-            let mut second = train("learning from the tags and the chosen masks", 2, epochs);
-            second.words.extend(["--pseudo-masks".into(), folders.chosen_masks().into()]);
-            stages.extend([first, chosen, second]);
-            2
+    let mut stages = Vec::new();
+    for (round, &epochs) in (1..).zip(&plan.rounds) {
+        if round == 1 {
+            stages.push(train("learning from the tags", 1, epochs));
+            continue;
         }
-    };
+        let mut masks = segment("masks to learn from", round - 1, &folders.masks_of(round - 1), "png");
+        masks.words.push("--no-report".into());
+        stages.push(masks);
+        let learned_from = folders.learned_from(round);
+        if round == 2 {
+            let mut chosen = words(["vitpcm", "propose", "--data"]);
+            chosen.extend([folders.data.clone().into(), "--masks".into(), folders.masks_of(1).into()]);
+            chosen.extend(["--out".into(), learned_from.clone().into()]);
+            stages.push(Stage { what: "checking these masks", words: chosen, start: Start::Anew });
+        }
+        let mut learning = train("learning from tags and masks", round, epochs);
+        learning.words.extend(["--pseudo-masks".into(), learned_from.into()]);
+        stages.push(learning);
+    }
+    let last = plan.rounds.len();
     let mut masks = segment("masks", last, &folders.out, &names.join(","));
-    if last == 2 {
-        masks.words.extend(["--compare".into(), folders.chosen_masks().into()]);
+    if last > 1 {
+        masks.words.extend(["--compare".into(), folders.learned_from(last).into()]);
     }
     stages.push(masks);
     stages
@@ -145,8 +149,8 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
 mod tests {
     use super::*;
 
-    fn lines(second_round_epochs: Option<usize>) -> Vec<String> {
-        let plan = Plan { size: 448, blocks: 5, epochs: 20, second_round_epochs, seconds: 60.0 };
+    fn lines(rounds: &[usize]) -> Vec<String> {
+        let plan = Plan { size: 448, blocks: 5, rounds: rounds.to_vec(), seconds: 60.0 };
         let folders = Folders::new(Path::new("my leaves"), Path::new("my leaves/images"), Path::new("out"));
         of_plan(&plan, &folders, &[Format::Png, Format::Overlay]).iter().map(Stage::shown).collect()
     }
@@ -154,12 +158,12 @@ mod tests {
     #[test]
     fn two_rounds_are_five_commands_to_paste() {
         assert_eq!(
-            lines(Some(10)),
+            lines(&[20, 10]),
             [
                 "vitpcm train --data 'my leaves' --out out/.masks/round-1 --epochs 20 --set schedule.unfreeze=5",
                 "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-1/model.safetensors \
-                 --size 448 --crf --format png --out out/.masks/first-masks --no-report",
-                "vitpcm propose --data 'my leaves' --masks out/.masks/first-masks --out out/.masks/chosen-masks",
+                 --size 448 --crf --format png --out out/.masks/masks-1 --no-report",
+                "vitpcm propose --data 'my leaves' --masks out/.masks/masks-1 --out out/.masks/chosen-masks",
                 "vitpcm train --data 'my leaves' --out out/.masks/round-2 --epochs 10 --set schedule.unfreeze=5 \
                  --pseudo-masks out/.masks/chosen-masks",
                 "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-2/model.safetensors \
@@ -169,8 +173,20 @@ mod tests {
     }
 
     #[test]
+    fn a_third_round_learns_from_the_masks_of_the_second() {
+        let lines = lines(&[20, 10, 10]);
+        assert_eq!(lines.len(), 7);
+        assert!(lines[5].ends_with("--pseudo-masks out/.masks/masks-2"), "{}", lines[5]);
+        assert!(
+            lines[6].contains("round-3/model") && lines[6].ends_with("--compare out/.masks/masks-2"),
+            "{}",
+            lines[6]
+        );
+    }
+
+    #[test]
     fn one_round_is_two_commands() {
-        let lines = lines(None);
+        let lines = lines(&[20]);
         assert_eq!(lines.len(), 2);
         assert!(lines[1].contains("round-1/model.safetensors"), "{}", lines[1]);
     }
