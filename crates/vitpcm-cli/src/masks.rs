@@ -277,7 +277,11 @@ fn say_plan(dataset: &Dataset, plan: &Plan, stages: &[Stage], session: &Session)
         format!("{} images, {negatives}", dataset.images().len()),
         format!("{} classes: {classes}", dataset.classes().len() - 1),
         format!("plan: {}; the last {} blocks are trained", in_rounds(&plan.rounds), plan.blocks),
-        format!("masks at {} px, refined by a dense CRF; about {} in all", plan.size, duration(plan.seconds)),
+        format!(
+            "masks at {} px, refined by a dense CRF; about {} in all",
+            plan.final_size,
+            duration(plan.seconds)
+        ),
     ];
     lines.push("the same by single commands:".to_owned());
     lines.extend(stages.iter().map(|stage| format!("  {}", stage.shown())));
@@ -341,10 +345,10 @@ fn measured_speed(device: &Device, options: SegmenterOptions) -> anyhow::Result<
     let mask = started.elapsed().as_secs_f64();
     let threads = rayon::current_num_threads() as f64;
     let crf_megapixel = 2.4 / threads.clamp(1.0, 16.0);
-    let heads = 300.0 / threads;
+    let heads = 400.0 / threads;
     Ok(match device.is_cpu() {
         true => Speed { training_image: 1.7 * mask, mask, crf_megapixel, heads, round: 5.0 },
-        false => Speed { training_image: 0.004, mask: mask + 0.004, crf_megapixel, heads, round: 10.0 },
+        false => Speed { training_image: 0.004, mask: mask + 0.004, crf_megapixel, heads, round: 5.0 },
     })
 }
 

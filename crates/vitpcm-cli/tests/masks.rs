@@ -33,7 +33,7 @@ fn a_dry_run_says_the_plan_and_writes_nothing() {
     let [json, messages] = check(run.unwrap(), 0);
     let said: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(said["images"], 21);
-    assert!(said["plan"]["epochs"].as_u64().unwrap() >= 1, "{json}");
+    assert!(said["plan"]["rounds"][0].as_u64().unwrap() >= 1, "{json}");
     for command in said["commands"].as_array().unwrap() {
         assert!(messages.contains(command.as_str().unwrap()), "{messages}");
     }

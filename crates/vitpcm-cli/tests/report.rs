@@ -193,3 +193,21 @@ fn an_interrupted_run_reports_what_is_done() {
     let html = scratch.report("out");
     assert!(html.contains("<strong>30</strong> of 30 images") && !html.contains("interrupted"));
 }
+
+#[test]
+fn masks_that_are_compared_with_others_show_how_far_both_agree() {
+    let scratch = Scratch::new(4);
+    scratch.check(&segment(&["scenes/images", "--no-report"]), 0);
+    let again = |more: &[&'static str]| {
+        let mut arguments = segment(&["scenes/images", "--out=again"]);
+        arguments.retain(|argument| *argument != "--out=out");
+        [&arguments[..], more].concat()
+    };
+    scratch.check(&again(&["--compare=out"]), 0);
+    let html = scratch.report("again");
+    assert!(html.contains("How far to trust the masks") && html.contains("over 4 images."));
+    assert!(html.contains("agreement 100 %") && html.contains("stable: look at a few masks"));
+    std::fs::create_dir(scratch.path("nothing")).unwrap();
+    let (_, refusal) = scratch.check(&again(&["--compare=nothing"]), 2);
+    assert!(refusal.contains("--compare nothing: none of the images has a mask there"), "{refusal}");
+}

@@ -19,10 +19,12 @@ const BLOCKS: [usize; 2] = [2, 5];
 const COST_OF_FEW_BLOCKS: f64 = 0.7;
 /// Images that linear heads are fitted to, at most.
 const IMAGES_FOR_HEADS: f64 = 600.0;
-/// Side in pixels at which the network sees an image when it makes masks.
+/// Side in pixels at which the network sees an image when it makes masks to learn from.
 const SIZE: usize = 448;
 /// The same where there is too little time for that.
 const SMALL_SIZE: usize = 336;
+/// Side for the masks that are kept, after several rounds: finer outlines, for more than twice the time.
+const LARGE_SIZE: usize = 672;
 
 /// What the plan is made from.
 #[derive(Clone, Debug)]
@@ -53,8 +55,10 @@ pub(crate) struct Speed {
 /// What will be done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    /// Side in pixels at which the network sees an image when it makes masks.
+    /// Side in pixels at which the network sees an image when it makes masks to learn from.
     pub(crate) size: usize,
+    /// The same for the masks that are kept.
+    pub(crate) final_size: usize,
     /// Last blocks of the ViT that are trained.
     pub(crate) blocks: usize,
     /// Epochs of each round. The first learns from the tags, the others from tags and the masks of the round before.
@@ -75,14 +79,15 @@ impl Plan {
         let at = [(SIZE, BLOCKS[1]), (SIZE, BLOCKS[0]), (SMALL_SIZE, BLOCKS[0])];
         let costs = at.map(|(size, blocks)| Costs::new(situation, size, blocks));
         // Several rounds are worth more than a larger size or more blocks; a later round takes half as long as the first.
-        for costs in &costs {
+        for costs in costs {
             for (num_rounds, least) in [(3, EPOCHS_BEFORE_A_THIRD_ROUND), (2, EPOCHS[0])] {
                 let epochs = (budget - costs.fixed(num_rounds)) / costs.epoch;
                 let first = (epochs / (1.0 + (num_rounds - 1) as f64 / 2.0)).min(most as f64);
                 if first >= least.min(most) as f64 {
                     let mut rounds = vec![(first / 2.0).round() as usize; num_rounds];
                     rounds[0] = first as usize;
-                    return costs.plan(rounds);
+                    let (plan, larger) = (costs.plan(rounds.clone()), costs.with_large_masks().plan(rounds));
+                    return if larger.seconds <= budget { larger } else { plan };
                 }
             }
         }
@@ -97,13 +102,18 @@ impl Plan {
 }
 
 /// What a way to do it costs, in seconds.
+#[derive(Clone, Copy)]
 struct Costs {
     size: usize,
+    final_size: usize,
     blocks: usize,
     /// An epoch of training.
     epoch: f64,
-    /// Masks of all images.
+    /// Masks of all images to learn from, and those that are kept.
     masks: f64,
+    final_masks: f64,
+    /// What larger ones of the latter cost.
+    large_masks: f64,
     /// Start and end of a round.
     round: f64,
     /// Choosing the masks that the second round learns from.
@@ -113,27 +123,38 @@ struct Costs {
 impl Costs {
     fn new(situation: &Situation, size: usize, blocks: usize) -> Costs {
         let (speed, images) = (situation.speed, situation.num_images as f64);
-        let mask = speed.mask * (size * size) as f64 / (SIZE * SIZE) as f64;
+        let masks = |size: usize| {
+            let mask = speed.mask * (size * size) as f64 / (SIZE * SIZE) as f64;
+            images * (mask + speed.crf_megapixel * situation.megapixels)
+        };
         let share = if blocks == BLOCKS[0] { COST_OF_FEW_BLOCKS } else { 1.0 };
         Costs {
             size,
+            final_size: size,
             blocks,
             epoch: images * speed.training_image * share,
-            masks: images * (mask + speed.crf_megapixel * situation.megapixels),
+            masks: masks(size),
+            final_masks: masks(size),
+            large_masks: masks(LARGE_SIZE),
             round: speed.round,
             choosing: speed.heads + images.min(IMAGES_FOR_HEADS) * speed.mask,
         }
     }
 
+    fn with_large_masks(self) -> Costs {
+        Costs { final_size: LARGE_SIZE, final_masks: self.large_masks, ..self }
+    }
+
     /// All but the training.
     fn fixed(&self, num_rounds: usize) -> f64 {
         let choosing = if num_rounds > 1 { self.choosing } else { 0.0 };
-        num_rounds as f64 * (self.masks + self.round) + choosing
+        let rounds = num_rounds as f64;
+        rounds * self.round + (rounds - 1.0) * self.masks + self.final_masks + choosing
     }
 
     fn plan(&self, rounds: Vec<usize>) -> Plan {
         let seconds = self.fixed(rounds.len()) + rounds.iter().sum::<usize>() as f64 * self.epoch;
-        Plan { size: self.size, blocks: self.blocks, rounds, seconds }
+        Plan { size: self.size, final_size: self.final_size, blocks: self.blocks, rounds, seconds }
     }
 }
 
@@ -144,7 +165,7 @@ mod tests {
     const TWO_CORES: Speed =
         Speed { training_image: 0.62, mask: 0.5, crf_megapixel: 1.2, heads: 150.0, round: 5.0 };
     const GPU: Speed =
-        Speed { training_image: 0.004, mask: 0.007, crf_megapixel: 0.15, heads: 19.0, round: 10.0 };
+        Speed { training_image: 0.004, mask: 0.007, crf_megapixel: 0.15, heads: 25.0, round: 5.0 };
 
     fn plan(num_images: usize, minutes: f64, speed: Speed) -> Plan {
         let situation = Situation { num_images, megapixels: 0.25, minutes, speed };
@@ -160,7 +181,8 @@ mod tests {
     fn a_gpu_does_three_full_rounds_of_a_usual_folder_within_its_minutes() {
         for num_images in [400, 500, 600] {
             let plan = plan(num_images, 4.0, GPU);
-            assert_eq!((plan.size, plan.blocks, &plan.rounds[..]), (SIZE, 5, &[20, 10, 10][..]));
+            assert_eq!((plan.size, plan.final_size, plan.blocks), (SIZE, LARGE_SIZE, 5));
+            assert_eq!(plan.rounds, [20, 10, 10]);
             assert!(plan.seconds < 240.0, "{num_images}: {plan:?}");
         }
     }

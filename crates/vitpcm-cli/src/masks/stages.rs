@@ -102,12 +102,12 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
         words.extend(["--epochs".into(), epochs.to_string().into(), "--set".into(), blocks.clone().into()]);
         Stage { what, words, start: Start::FromState(folders.round(round)) }
     };
-    let segment = |what, round: usize, out: &Path, formats: &str| {
+    let segment = |what, round: usize, size: usize, out: &Path, formats: &str| {
         let mut words = words(["vitpcm", "segment"]);
         words.extend([folders.images.clone().into(), "--tags-file".into(), folders.data.clone().into()]);
         words.push("--listed-only".into());
         words.extend(["--model".into(), folders.round(round).join("model.safetensors").into()]);
-        words.extend(["--size".into(), plan.size.to_string().into(), "--crf".into()]);
+        words.extend(["--size".into(), size.to_string().into(), "--crf".into()]);
         words.extend(["--format".into(), formats.into(), "--out".into(), out.into()]);
         Stage { what, words, start: Start::FromResults }
     };
@@ -118,7 +118,8 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
             stages.push(train("learning from the tags", 1, epochs));
             continue;
         }
-        let mut masks = segment("masks to learn from", round - 1, &folders.masks_of(round - 1), "png");
+        let mut masks =
+            segment("masks to learn from", round - 1, plan.size, &folders.masks_of(round - 1), "png");
         masks.words.push("--no-report".into());
         stages.push(masks);
         let learned_from = folders.learned_from(round);
@@ -133,7 +134,7 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
         stages.push(learning);
     }
     let last = plan.rounds.len();
-    let mut masks = segment("masks", last, &folders.out, &names.join(","));
+    let mut masks = segment("masks", last, plan.final_size, &folders.out, &names.join(","));
     if last > 1 {
         masks.words.extend(["--compare".into(), folders.learned_from(last).into()]);
     }
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     fn lines(rounds: &[usize]) -> Vec<String> {
-        let plan = Plan { size: 448, blocks: 5, rounds: rounds.to_vec(), seconds: 60.0 };
+        let plan = Plan { size: 448, final_size: 672, blocks: 5, rounds: rounds.to_vec(), seconds: 60.0 };
         let folders = Folders::new(Path::new("my leaves"), Path::new("my leaves/images"), Path::new("out"));
         of_plan(&plan, &folders, &[Format::Png, Format::Overlay]).iter().map(Stage::shown).collect()
     }
@@ -167,7 +168,7 @@ mod tests {
                 "vitpcm train --data 'my leaves' --out out/.masks/round-2 --epochs 10 --set schedule.unfreeze=5 \
                  --pseudo-masks out/.masks/chosen-masks",
                 "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-2/model.safetensors \
-                 --size 448 --crf --format png,overlay --out out --compare out/.masks/chosen-masks",
+                 --size 672 --crf --format png,overlay --out out --compare out/.masks/chosen-masks",
             ]
         );
     }

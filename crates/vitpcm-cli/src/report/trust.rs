@@ -8,8 +8,8 @@ use crate::table::{Table, grouped, percent};
 use serde::Serialize;
 
 /// Agreement in percent from which a class counts as stable, and below which it should not be used unseen.
-const STABLE_FROM: f64 = 60.0;
-const LOW_BELOW: f64 = 40.0;
+const STABLE_FROM: f64 = 80.0;
+const LOW_BELOW: f64 = 50.0;
 
 /// The agreement of two sets of masks.
 #[derive(Serialize)]
