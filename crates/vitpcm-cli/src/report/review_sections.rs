@@ -43,7 +43,7 @@ impl Reviewed<'_> {
             page.figure("pixel accuracy", &percent(scores.pixel_accuracy), "%");
         }
         if let Some(mean) = Trust::new(summary).and_then(|trust| trust.mean()) {
-            page.figure("agreement", &percent(Some(mean)), "% · mean of the classes");
+            page.figure("agreement", &format!("{mean:.0}"), "% · mean of the classes");
         }
         if summary.num_tagged > 0 {
             page.figure("likely tag mistakes", &grouped(summary.num_mistakes as u64), "to look at");

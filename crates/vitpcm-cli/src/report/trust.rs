@@ -79,11 +79,11 @@ impl Trust {
         for (index, class) in self.classes.iter().enumerate() {
             let width = class.agreement.unwrap_or(0.0) as f32 / 100.0;
             html += &format!(
-                "<tr><th>{}<span>{}</span></th><td class=\"left wide-only\">{}</td><td>{} %</td><td>{}</td><td class=\"left\">{}</td></tr>\n",
+                "<tr><th>{}<span>{}</span></th><td class=\"left wide-only\">{}</td><td>{}</td><td>{}</td><td class=\"left\">{}</td></tr>\n",
                 swatch(index as u8 + 1),
                 escaped(&class.class),
                 bar(width),
-                percent(class.agreement),
+                class.agreement.map_or("–".to_owned(), |agreement| format!("{agreement:.0} %")),
                 grouped(summary.per_class[index + 1].num_given as u64),
                 class.advice(),
             );
