@@ -3,7 +3,9 @@
 
 use crate::image_file::decode_file;
 use crate::tag_warnings::{InputGrid, TagWarning, describe, tag_warnings};
-use crate::{DataError, Dataset, ImageHeader, ImageLimits, Layout, MaskSource, Problem, ProblemKind};
+use crate::{
+    DataError, Dataset, ImageHeader, ImageLimits, Layout, MaskSource, Problem, ProblemKind, ReadingNote,
+};
 use crate::{problem, read_image_header, same_content};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -75,6 +77,8 @@ pub struct Inspection {
     pub sizes: Option<SizeSummary>,
     /// How many images are JPEG, PNG, …, by content.
     pub formats: BTreeMap<String, usize>,
+    /// How tags were understood where that is not plain.
+    pub notes: Vec<ReadingNote>,
     /// All problems, sorted by kind, file and detail.
     pub problems: Vec<Problem>,
     /// What the tags of the training images cannot teach.
@@ -310,6 +314,7 @@ fn summarise(dataset: &Dataset, headers: &[ImageHeader]) -> Inspection {
         images_by_number_of_tags,
         sizes: sizes.map(|(width, height)| SizeSummary { width, height }),
         formats,
+        notes: dataset.notes().to_vec(),
         problems: Vec::new(),
         warnings: Vec::new(),
         training_images: 0,
