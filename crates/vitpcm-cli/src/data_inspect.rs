@@ -125,7 +125,9 @@ fn text(
 ) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     let count = |count: usize| grouped(count as u64);
-    writeln!(text, "{}: {}", printable::line(&inspection.path.display().to_string()), inspection.layout)?;
+    let tag_file = inspection.tag_file.as_ref().map_or_else(String::new, |file| format!(", {file}"));
+    let path = printable::line(&inspection.path.display().to_string());
+    writeln!(text, "{path}: {}{}", inspection.layout, printable::line(&tag_file))?;
     let negatives = match inspection.untagged_images {
         0 => String::new(),
         untagged => format!(", {} of them without tags (negative examples)", count(untagged)),

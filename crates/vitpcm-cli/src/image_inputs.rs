@@ -130,8 +130,11 @@ impl TagTable {
             bail!("{}: the model does not know {}; it knows {known}", file.display(), names.join(", "));
         }
         if split.is_none() && !inputs.iter().any(|input| table.tags_of(&input.path).is_some()) {
-            let cause = dataset.problems().first().map_or_else(String::new, |problem| format!("\n{problem}"));
-            bail!("{}: it names none of the images{cause}", file.display());
+            let first = inputs.first().map(|input| input.path.display().to_string()).unwrap_or_default();
+            let more = if inputs.len() > 1 { ", …" } else { "" };
+            let cause =
+                dataset.problems().first().map_or_else(String::new, |problem| format!("\n  {problem}"));
+            bail!("{}: it names none of the images ({first}{more}){cause}", file.display());
         }
         Ok(table)
     }

@@ -1,9 +1,10 @@
 //! A data set: images with tags, classes, splits, truth masks, and the problems met while reading it. How each
 //! layout is read is left to the file named after it.
 
+use crate::class_choice::{choose_classes, read_class_list};
 use crate::file_index::{FileIndex, file_name, without_extension};
 use crate::layout::{Found, Source};
-use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
+use crate::listing::{Entry, Listing, MaskCoverage};
 use crate::spelling::{ClassLookup, Meaning, Spellings};
 use crate::split::{self, Split, SplitBy};
 use crate::tag_rows::TagRows;
@@ -12,7 +13,7 @@ use crate::{class_folders, coco, cvat, label_studio, tags_json, tags_table, voc}
 use rayon::prelude::*;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use vitpcm_masks::{BACKGROUND, Classes, class_name_fault};
+use vitpcm_masks::{Classes, class_name_fault};
 
 /// An image and its tags. It holds no mask, by design: training takes nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +99,7 @@ pub struct Dataset {
     splits: Vec<Split>,
     problems: Vec<Problem>,
     notes: Vec<ReadingNote>,
+    tag_file: Option<PathBuf>,
     sources: Vec<PathBuf>,
 }
 
@@ -151,6 +153,11 @@ impl Dataset {
     /// What the folder was recognised as.
     pub fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// The one file that the tags were read from, for layouts that have one.
+    pub fn tag_file(&self) -> Option<&Path> {
+        self.tag_file.as_deref()
     }
 
     /// The classes, background first.
@@ -266,6 +273,7 @@ impl Dataset {
         }
         let mut dataset = Dataset {
             root: found.root,
+            tag_file: found.source.file().map(Path::to_path_buf),
             layout: found.source.layout(),
             classes,
             images,
@@ -357,57 +365,6 @@ fn list_files(root: &Path, options: &OpenOptions) -> Vec<PathBuf> {
     };
     files.extend(lists.into_iter().map(|(_, file)| file));
     files
-}
-
-/// The class list that is asked for, or that lies in the folder.
-fn read_class_list(
-    root: &Path,
-    options: &OpenOptions,
-    problems: &mut Vec<Problem>,
-) -> Result<Option<Classes>, DataError> {
-    if let Some(file) = &options.classes {
-        return Ok(Some(Classes::from_file(file)?));
-    }
-    let own_list = root.join("classes.txt");
-    if !own_list.is_file() {
-        return Ok(None);
-    }
-    let classes = Classes::from_file(&own_list).map_err(|error| {
-        let detail = format!("{error}; not used");
-        problems.push(Problem::new(ProblemKind::UnreadableAnnotation, own_list, detail));
-    });
-    Ok(classes.ok())
-}
-
-fn choose_classes(
-    root: &Path,
-    class_names: ClassNames,
-    spellings: &Spellings,
-    problems: &mut Vec<Problem>,
-) -> Result<Classes, DataError> {
-    let met = spellings.class_names();
-    let classes = match class_names {
-        ClassNames::Given(names) => {
-            let mut seen = HashSet::new();
-            let is_new = |name: &String| !name.is_empty() && name != BACKGROUND && seen.insert(name.clone());
-            let is_usable = |name: &String| {
-                let fault = class_name_fault(name).map(|fault| format!("{fault}; it is left out"));
-                problems.extend(
-                    fault.as_ref().map(|it| Problem::new(ProblemKind::UnreadableAnnotation, root, it)),
-                );
-                fault.is_none()
-            };
-            Classes::from_names(names.into_iter().filter(is_new).filter(is_usable))
-        }
-        ClassNames::VocIfMet => {
-            let voc = Classes::voc();
-            let lookup = ClassLookup::new(&voc);
-            let is_voc = met.is_empty() || met.iter().any(|name| lookup.index_of(name).is_some());
-            if is_voc { Ok(voc) } else { Classes::from_names(met) }
-        }
-        ClassNames::Met => Classes::from_names(met),
-    };
-    classes.map_err(|source| DataError::Classes { path: root.to_path_buf(), source })
 }
 
 /// Leaves out the images that have a tag which cannot be a class's name: better no image than wrong tags.

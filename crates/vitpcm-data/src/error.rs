@@ -91,12 +91,12 @@ pub enum DataError {
 }
 
 /// For the message when no image has a tag.
-const HOW_TO_TAG: &str =
-    "\nTags say what is in each image. Write them into tags.csv in this folder, one line an image:
-  image,tags
-  a.jpg,rust;mildew
-  b.jpg,
-(b.jpg shows neither), or sort the images into one folder for each class.";
+const HOW_TO_TAG: &str = "
+  Tags say what is in each image. Write them into tags.csv in this folder, one line an image:
+    image,tags
+    a.jpg,rust;mildew
+    b.jpg,
+  (b.jpg shows neither), or sort the images into one folder for each class.";
 
 fn no_tags(images: usize) -> String {
     match images {
@@ -107,7 +107,7 @@ fn no_tags(images: usize) -> String {
 }
 
 fn cause_of(cause: &Option<String>) -> String {
-    cause.as_ref().map_or_else(String::new, |cause| format!("\n{cause}"))
+    cause.as_ref().map_or_else(String::new, |cause| format!("\n  {cause}"))
 }
 
 impl DataError {

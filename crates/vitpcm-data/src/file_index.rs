@@ -221,7 +221,8 @@ impl FileIndex {
             (Some(image), _) => Ok((image, Fit::Whole)),
             (None, Ok(image)) => match other_file() {
                 Some(path) if !is_same_file(path, &self.images[image].path) => {
-                    Err(Unresolved::Ambiguous(vec![path.display().to_string(), shown(image)]))
+                    let other = self.root.join(name.trim()).display().to_string();
+                    Err(Unresolved::Ambiguous(vec![other, shown(image)]))
                 }
                 _ => Ok((image, Fit::Whole)),
             },

@@ -59,6 +59,8 @@ pub struct Inspection {
     pub path: PathBuf,
     /// What it was recognised as.
     pub layout: Layout,
+    /// Name of the one file that the tags were read from, for layouts that have one.
+    pub tag_file: Option<String>,
     /// Number of images.
     pub images: usize,
     /// Images without a tag.
@@ -305,6 +307,10 @@ fn summarise(dataset: &Dataset, headers: &[ImageHeader]) -> Inspection {
     Inspection {
         path: dataset.root().to_path_buf(),
         layout: dataset.layout(),
+        tag_file: dataset
+            .tag_file()
+            .and_then(Path::file_name)
+            .map(|name| name.to_string_lossy().into_owned()),
         images: images.len(),
         untagged_images: whole.untagged_images,
         tags: images.iter().map(|image| image.tags.len()).sum(),

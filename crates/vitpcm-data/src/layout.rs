@@ -73,6 +73,13 @@ pub(crate) enum Source {
 }
 
 impl Source {
+    fn table(format: TableFormat, file: &Path) -> Self {
+        match format {
+            TableFormat::Csv => Source::TagsCsv(file.to_path_buf()),
+            TableFormat::Xlsx => Source::TagsXlsx(file.to_path_buf()),
+        }
+    }
+
     pub(crate) fn layout(&self) -> Layout {
         match self {
             Source::VocDevkit => Layout::VocDevkit,
@@ -88,7 +95,7 @@ impl Source {
     }
 
     /// The one file with the tags, for layouts that have one.
-    fn file(&self) -> Option<&Path> {
+    pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Source::TagsCsv(file)
             | Source::TagsXlsx(file)
@@ -157,7 +164,7 @@ fn in_folder(path: &Path) -> Result<Option<Found>, DataError> {
     }
     let (mut index, mut problems) = (None, Vec::new());
     if sources.is_empty()
-        && children.iter().any(|file| table_source(file).is_some() || is_other_spreadsheet(file))
+        && children.iter().any(|file| table_format(file).is_some() || is_other_spreadsheet(file))
     {
         let images = FileIndex::walk(path);
         (sources, problems) = tables_of(&children, &images);
@@ -184,10 +191,11 @@ fn in_folder(path: &Path) -> Result<Option<Found>, DataError> {
 fn of_file(path: &Path) -> Option<Found> {
     let root = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let file = path.to_path_buf();
+    if let Some(format) = table_format(path) {
+        return Some(Found::new(Source::table(format, path), root));
+    }
     let extension = path.extension()?.to_string_lossy().to_lowercase();
     let source = match extension.as_str() {
-        "csv" | "tsv" | "tab" | "txt" => Source::TagsCsv(file),
-        "xlsx" | "xlsm" => Source::TagsXlsx(file),
         "jsonl" | "ndjson" => Source::TagsJsonl(file),
         "xml" => Source::Cvat(file),
         "json" if is_instance_file(path) => {
@@ -212,12 +220,15 @@ fn tables_of(children: &[PathBuf], index: &FileIndex) -> (Vec<Source>, Vec<Probl
         if is_other_spreadsheet(file) {
             problems.push(ignored("a spreadsheet of another format; save it as .xlsx or .csv".to_string()));
         }
-        let Some((source, format)) = table_source(file) else { continue };
+        let Some(format) = table_format(file).filter(|_| file.is_file()) else { continue };
         match num_images_named(file, format, index) {
             // The lists that come with a benchmark's images hold no tags, or invented ones.
             Ok(_) => {
                 let name = file.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-                tables.push((name.starts_with("test") || name.contains("submission"), source(file.clone())));
+                tables.push((
+                    name.starts_with("test") || name.contains("submission"),
+                    Source::table(format, file),
+                ));
             }
             // Texts are seldom tables.
             Err(_) if extension_is(file, "txt") => {}
@@ -228,13 +239,13 @@ fn tables_of(children: &[PathBuf], index: &FileIndex) -> (Vec<Source>, Vec<Probl
     (tables.into_iter().map(|(_, source)| source).collect(), problems)
 }
 
-fn table_source(file: &Path) -> Option<(fn(PathBuf) -> Source, TableFormat)> {
-    let is_one_of = |extensions: &[&str]| extensions.iter().any(|extension| extension_is(file, extension));
-    match () {
-        () if !file.is_file() => None,
-        () if is_one_of(&["csv", "tsv", "tab", "txt"]) => Some((Source::TagsCsv, TableFormat::Csv)),
-        () if is_one_of(&["xlsx", "xlsm"]) => Some((Source::TagsXlsx, TableFormat::Xlsx)),
-        () => None,
+/// The kind of table that a file of this name is.
+fn table_format(file: &Path) -> Option<TableFormat> {
+    let extension = file.extension()?.to_string_lossy().to_lowercase();
+    match extension.as_str() {
+        "csv" | "tsv" | "tab" | "txt" => Some(TableFormat::Csv),
+        "xlsx" | "xlsm" => Some(TableFormat::Xlsx),
+        _ => None,
     }
 }
 

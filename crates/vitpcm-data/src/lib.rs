@@ -18,6 +18,7 @@
 //! ```
 
 mod annotation_file;
+mod class_choice;
 mod class_folders;
 mod class_shares;
 mod coco;

@@ -133,7 +133,7 @@ impl Spellings {
         Spellings { by_folded }
     }
 
-    /// One name for each class, sorted: the most frequent spelling, of equally frequent ones the alphabetically first.
+    /// One name for each class, sorted: the most frequent spelling, of equally frequent ones the alphabetically last.
     pub(crate) fn class_names(&self) -> Vec<&str> {
         let classes = self.by_folded.iter().filter(|(folded, _)| !is_no_tag(folded));
         let mut names: Vec<&str> = classes.filter_map(|(_, spellings)| most_frequent(spellings)).collect();
@@ -173,8 +173,8 @@ impl Spellings {
 }
 
 fn most_frequent(spellings: &BTreeMap<String, usize>) -> Option<&str> {
-    let most = spellings.values().max()?;
-    spellings.iter().find(|(_, images)| *images == most).map(|(name, _)| name.as_str())
+    // The last of equal ones: lower case comes after capitals.
+    spellings.iter().max_by_key(|(_, images)| **images).map(|(name, _)| name.as_str())
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ struct Sample<'a> {
     /// Tidied cells of the first row.
     headings: Vec<String>,
     first_row_names_image: Vec<bool>,
-    /// Cells of each column, the first row left out, that name an image of the index.
+    /// Cells of each column that name an image of the index.
     num_found: Vec<usize>,
     /// Those that look like the name of some image.
     num_like_images: Vec<usize>,
@@ -203,7 +203,8 @@ impl<'a> Sample<'a> {
     }
 
     fn is_numbers(&self, column: usize) -> bool {
-        self.cells(column).all(|cell| cell.parse::<f64>().is_ok())
+        let mut cells = self.cells(column).peekable();
+        cells.peek().is_some() && cells.all(|cell| cell.parse::<f64>().is_ok())
     }
 
     /// The cells below the first row that are not empty.
@@ -293,8 +294,11 @@ impl<'a> Sample<'a> {
         if let ([only], true) = (rest, self.first_row_names_image.contains(&true)) {
             return Ok(*only);
         }
-        let is_text =
-            |&column: &usize| !self.is_numbers(column) && self.rank(column, &NUMBER_HEADINGS).is_none();
+        let is_text = |&column: &usize| {
+            self.cells(column).next().is_some()
+                && !self.is_numbers(column)
+                && self.rank(column, &NUMBER_HEADINGS).is_none()
+        };
         let texts: Vec<usize> = rest.iter().copied().filter(is_text).collect();
         let expected = "expected a heading such as `tags`, `label` or `class`";
         match texts[..] {

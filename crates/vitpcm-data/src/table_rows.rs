@@ -72,7 +72,7 @@ pub(crate) fn for_each_row(
             }
             Ok(())
         }
-        TableFormat::Xlsx => xlsx_rows::for_each_row(path, &mut |number, cells| {
+        TableFormat::Xlsx => xlsx_rows::for_each_row(path, |number, cells| {
             let trimmed = |cell: Cow<'_, str>| cell.trim().to_string().into();
             let row = Row { number, cells: cells.into_iter().map(trimmed).collect(), lossy_cells: None };
             if is_blank(&row) { ControlFlow::Continue(()) } else { each(Ok(row)) }

@@ -29,7 +29,7 @@ const MAX_ROW_BYTES: usize = 1 << 20;
 /// Hands over the rows with their numbers until `each` has seen enough.
 pub(crate) fn for_each_row(
     path: &Path,
-    each: &mut dyn FnMut(usize, Vec<Cow<'_, str>>) -> ControlFlow<()>,
+    each: impl FnMut(usize, Vec<Cow<'_, str>>) -> ControlFlow<()>,
 ) -> Result<(), String> {
     let file = annotation_file::open(path).map_err(|e| e.to_string())?;
     let length = file.metadata().map_err(|e| e.to_string())?.len();
@@ -155,12 +155,12 @@ fn first_sheet(archive: &mut ZipArchive<BufReader<File>>) -> Result<String, Stri
     let mut relations = Part::open(archive, "xl/_rels/workbook.xml.rels")?;
     loop {
         match relations.next()? {
-            Event::Start(element) | Event::Empty(element) => {
-                if attribute(&element, "Id")?.as_deref() == Some(&id) {
-                    let target = attribute(&element, "Target")?.unwrap_or_default();
-                    let below = target.strip_prefix('/').map(str::to_string);
-                    return Ok(below.unwrap_or_else(|| format!("xl/{target}")));
-                }
+            Event::Start(element) | Event::Empty(element)
+                if attribute(&element, "Id")?.as_deref() == Some(&id) =>
+            {
+                let target = attribute(&element, "Target")?.unwrap_or_default();
+                let below = target.strip_prefix('/').map(str::to_string);
+                return Ok(below.unwrap_or_else(|| format!("xl/{target}")));
             }
             Event::Eof => return Err(format!("its first sheet, {id}, is missing")),
             _ => {}
@@ -192,7 +192,7 @@ impl<'a> Sheet<'a> {
     fn read<R: Read>(
         mut self,
         mut part: Part<R>,
-        each: &mut dyn FnMut(usize, Vec<Cow<'_, str>>) -> ControlFlow<()>,
+        mut each: impl FnMut(usize, Vec<Cow<'_, str>>) -> ControlFlow<()>,
     ) -> Result<(), String> {
         let (mut number, mut cell, mut in_value) = (0, None, false);
         loop {
@@ -216,11 +216,7 @@ impl<'a> Sheet<'a> {
                 Event::End(element) => match element.local_name().as_ref() {
                     "v" | "t" => in_value = false,
                     "c" => self.end_cell(cell.take(), number)?,
-                    "row" => {
-                        if each(number, std::mem::take(&mut self.row)).is_break() {
-                            return Ok(());
-                        }
-                    }
+                    "row" if each(number, std::mem::take(&mut self.row)).is_break() => return Ok(()),
                     "sheetData" => return Ok(()),
                     _ => {}
                 },
