@@ -80,6 +80,8 @@ pub(crate) struct TagTable {
     by_path: HashMap<PathBuf, Vec<usize>>,
     /// For copies of a data set's images that lie elsewhere; `None` where a name stands for several images.
     by_file_name: HashMap<OsString, Option<Vec<usize>>>,
+    /// The folder of a data set; a tag file has none, since it is read for the images in question.
+    data_set: Option<PathBuf>,
     /// What it was read from.
     pub(crate) files: Vec<PathBuf>,
     /// How it was understood, and what could not be.
@@ -103,6 +105,7 @@ impl TagTable {
         let mut table = TagTable {
             by_path: HashMap::new(),
             by_file_name: HashMap::new(),
+            data_set: file.is_dir().then(|| key(file)),
             files: dataset.sources().map(Path::to_path_buf).collect(),
             remarks: remarks_on(&dataset),
         };
@@ -146,8 +149,10 @@ impl TagTable {
 
     /// The tags of an image, if the file says anything about it.
     pub(crate) fn tags_of(&self, image: &Path) -> Option<&[usize]> {
-        let by_name = || self.by_file_name.get(image.file_name()?)?.as_ref();
-        self.by_path.get(&key(image)).or_else(by_name).map(Vec::as_slice)
+        let path = key(image);
+        let is_elsewhere = self.data_set.as_ref().is_some_and(|folder| !path.starts_with(folder));
+        let by_name = || self.by_file_name.get(image.file_name().filter(|_| is_elsewhere)?)?.as_ref();
+        self.by_path.get(&path).or_else(by_name).map(Vec::as_slice)
     }
 }
 

@@ -173,7 +173,14 @@ impl TagSource {
                 anyhow!("--tags: the model does not know `{}`{question}; it knows {known}", name.trim())
             })
         };
-        Ok(TagSource::Given(options.tags.iter().map(index).collect::<Result<_, _>>()?))
+        let mut tags = Vec::new();
+        for name in &options.tags {
+            let tag = index(name)?;
+            if !tags.contains(&tag) {
+                tags.push(tag);
+            }
+        }
+        Ok(TagSource::Given(tags))
     }
 
     /// How masks come to their tags, as part of a sentence.

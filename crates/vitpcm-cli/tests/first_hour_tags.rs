@@ -109,9 +109,25 @@ fn a_tag_file_names_images_by_its_own_folder_by_the_one_given_or_by_file_name() 
 }
 
 #[test]
+fn an_image_that_is_not_named_does_not_get_the_tags_of_one_of_the_same_name() {
+    let desk = Desk::new();
+    desk.photos("data/train");
+    desk.photos("data/val");
+    desk.file("data/tags.csv", "image,tags\ntrain/images/scene-0000.png,cross\n");
+    let unnamed = "data/val/images/scene-0000.png";
+    for tags in ["--tags-file=data/tags.csv", "--tags-file=data"] {
+        let (said, _) = desk.segment(&[unnamed, tags], 2);
+        demand(&said, &[&format!("it names none of the images ({unnamed})")]);
+        assert_eq!(desk.segment(&["data/train/images/scene-0000.png", tags], 0).1, ["cross"]);
+    }
+    // A copy outside of the data set is that image.
+    assert_eq!(desk.segment(&["images/scene-0000.png", "--tags-file=data"], 0).1, ["cross"]);
+}
+
+#[test]
 fn class_names_are_typed_in_any_case_and_slips_are_asked_about() {
     let desk = Desk::new();
-    let (_, tags) = desk.segment(&["images", "--tags= CROSS,Disc"], 0);
+    let (_, tags) = desk.segment(&["images", "--tags= CROSS,Disc,cross"], 0);
     assert_eq!(tags, ["cross", "disc"]);
     let (said, _) = desk.segment(&["images", "--tags=crosss"], 2);
     demand(&said, &["the model does not know `crosss` (did you mean `cross`?); it knows disc, square"]);

@@ -15,6 +15,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use vitpcm_masks::{Classes, class_name_fault};
 
+/// Unknown names for which a similar class is looked for: it takes a look at every class.
+const MAX_QUESTIONS: usize = 100;
+
 /// An image and its tags. It holds no mask, by design: training takes nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaggedImage {
@@ -255,10 +258,14 @@ impl Dataset {
         let mut truths = Vec::with_capacity(entries.len());
         let mut sources = list_files(&found.root, options);
         let mut all_tags_unknown = Vec::new();
+        let mut questions: HashMap<String, String> = HashMap::new();
         for entry in entries {
             let (tags, unknown) = tags_of_names(&entry, &meanings);
             for name in &unknown {
-                let question = lookup.question(name);
+                if !questions.contains_key(*name) && questions.len() < MAX_QUESTIONS {
+                    questions.insert(name.to_string(), lookup.question(name));
+                }
+                let question = questions.get(*name).map_or("", String::as_str);
                 let detail = format!("`{name}` of {} is not in the class list{question}", entry.name);
                 problems.push(Problem::new(ProblemKind::UnknownClass, &*entry.source, detail));
             }

@@ -76,7 +76,7 @@ pub(crate) enum Unresolved {
     Missing,
     Folder,
     Outside,
-    /// Another image than those of the index.
+    /// A file that is there, but is none of the images in question.
     Elsewhere,
     Ambiguous(Vec<String>),
 }
@@ -103,6 +103,9 @@ impl Unresolved {
 /// Folders of an address that are compared with an image's path. No data set is deeper; without a bound the time to look one
 /// up would grow with the square of its length.
 const MAX_DEPTH: usize = 64;
+
+/// A longer name is no path, and is not kept to be compared with others.
+const MAX_PATH_BYTES: usize = 4096;
 
 impl FileIndex {
     fn empty(root: &Path) -> Self {
@@ -232,6 +235,7 @@ impl FileIndex {
             (None, Err(Unresolved::Outside)) if !is_absolute(&name.trim().replace('\\', "/")) => {
                 Err(Unresolved::Outside)
             }
+            (None, Err(why)) if name.len() > MAX_PATH_BYTES => Err(why),
             (None, Err(why @ (Unresolved::Missing | Unresolved::Outside))) => match self.resolve_tail(name) {
                 Err(Unresolved::Missing | Unresolved::Outside) => Err(why),
                 found => found.map(|image| (image, Fit::End)),

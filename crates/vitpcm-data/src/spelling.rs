@@ -12,6 +12,9 @@ const SEPARATORS: [char; 4] = [';', ',', '|', '\n'];
 /// What people and programs write where there is no tag, folded.
 const NO_TAG: [&str; 9] = ["background", "none", "nothing", "null", "nan", "na", "n/a", "-", "--"];
 
+/// The longest word that is looked at for slips: each look takes the square of it.
+const MAX_WORD_CHARS: usize = 40;
+
 /// The key that all spellings of a name share: lower case, one space between words.
 pub(crate) fn folded(name: &str) -> String {
     name.split_whitespace().map(str::to_lowercase).collect::<Vec<_>>().join(" ")
@@ -99,6 +102,9 @@ fn are_similar_words(a: &str, b: &str) -> bool {
         || longer == format!("{shorter}es")
         || shorter.strip_suffix('y').is_some_and(|stem| longer == format!("{stem}ies"));
     let shortest = a_chars.min(b_chars);
+    if a_chars.abs_diff(b_chars) > 2 || shortest > MAX_WORD_CHARS {
+        return false;
+    }
     // `type 1` and `type 2`, `cat` and `car` are classes of their own.
     let enough = if a_chars == b_chars { 6 } else { 3 };
     let has_digit = [a, b].iter().any(|word| word.contains(|c: char| c.is_numeric()));

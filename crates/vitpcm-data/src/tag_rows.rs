@@ -61,17 +61,19 @@ struct RowEntry {
 }
 
 impl RowEntry {
-    /// Adds a later row of the same image.
-    fn join(&mut self, row: RowEntry, place: fmt::Arguments<'_>) {
+    /// Adds a later row of the same image. What names the image in full is about it; a name that shares only its end is then
+    /// about another image, and is given back.
+    fn join(&mut self, row: RowEntry, place: fmt::Arguments<'_>) -> Option<String> {
         match (&self.found_by_end, row.found_by_end) {
-            // What names the image in full is about it; what shares its file name only is about another.
             (Some(_), None) => {
-                return *self = RowEntry { found_by_end: None, rival: None, repetition: None, ..row };
+                let displaced = self.found_by_end.take();
+                *self = RowEntry { found_by_end: None, ..row };
+                return displaced;
             }
-            (None, Some(_)) => return,
+            (None, Some(other)) => return Some(other),
             (Some(name), Some(other)) if *name != other => {
                 self.rival.get_or_insert(other);
-                return;
+                return None;
             }
             _ => {}
         }
@@ -81,6 +83,7 @@ impl RowEntry {
         }
         self.tags.extend(row.tags);
         self.splits.extend(row.splits);
+        None
     }
 }
 
@@ -204,7 +207,14 @@ impl<'a> TagRows<'a> {
                 self.entry_of_image.insert(image, self.entries.len());
                 self.entries.push(row);
             }
-            Some(&earlier) => self.entries[earlier].join(row, place),
+            Some(&earlier) => {
+                if let Some(name) = self.entries[earlier].join(row, place) {
+                    let problem = || {
+                        problem_of_unresolved(self.index, self.source, "a row", &name, &Unresolved::Missing)
+                    };
+                    self.problems.add(ProblemKind::TagWithoutImage, problem);
+                }
+            }
         }
     }
 

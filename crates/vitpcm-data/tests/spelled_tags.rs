@@ -203,6 +203,16 @@ fn tags_of_another_image_of_the_same_name_are_not_taken() {
         let found = tags_for(&folder, "tags.csv", &["val"]).0;
         assert_eq!(found, BTreeMap::from([("val/1.jpg".to_string(), vec!["dog".to_string()])]));
     }
+    // What is left over is a tag without an image.
+    let folder = Folder::new();
+    folder.images(["val/1.jpg"]);
+    for rows in ["old/1.jpg,cat\nval/1.jpg,dog\n", "val/1.jpg,dog\nold/1.jpg,cat\n"] {
+        folder.file("tags.csv", format!("image,tags\n{rows}"));
+        let dataset = folder.open();
+        assert_eq!(tags(&dataset), BTreeMap::from([("val/1.jpg", vec!["dog"])]));
+        let found = problems(&folder, dataset.problems());
+        demand(&found, ProblemKind::TagWithoutImage, "old/1.jpg", "a row of tags.csv names `old/1.jpg`");
+    }
     // Two rows that fit only by file name: which one is meant is not known.
     let folder = Folder::new();
     folder.images(["val/1.jpg", "val/2.jpg"]);
