@@ -24,7 +24,8 @@ const LISTED_PROBLEMS: usize = 10;
     vitpcm demo --data-only scenes\n  \
     vitpcm data inspect scenes --json inspection.json")]
 pub(crate) struct Args {
-    /// Folder of a data set: VOC devkit, COCO, tags.csv, tags.json(l), class folders, Label Studio or CVAT export
+    /// Folder of a data set: a table of tags (CSV, Excel), tags.json(l), class folders, VOC devkit, COCO, Label Studio or CVAT
+    /// export
     path: PathBuf,
     /// Write everything as JSON; `-` prints it instead of the table
     #[arg(long, value_name = "FILE")]
@@ -113,6 +114,7 @@ pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let listed = if args.all_problems { usize::MAX } else { LISTED_PROBLEMS };
     let text = text(&inspection, options.input, listed).context("table")?;
     output::json_or_text(args.json.as_deref(), &inspection, &text)?;
+    dataset.check_tagged()?;
     Ok(Outcome::Done)
 }
 
@@ -123,7 +125,9 @@ fn text(
 ) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     let count = |count: usize| grouped(count as u64);
-    writeln!(text, "{}: {}", printable::line(&inspection.path.display().to_string()), inspection.layout)?;
+    let tag_file = inspection.tag_file.as_ref().map_or_else(String::new, |file| format!(", {file}"));
+    let path = printable::line(&inspection.path.display().to_string());
+    writeln!(text, "{path}: {}{}", inspection.layout, printable::line(&tag_file))?;
     let negatives = match inspection.untagged_images {
         0 => String::new(),
         untagged => format!(", {} of them without tags (negative examples)", count(untagged)),
@@ -173,6 +177,12 @@ fn text(
     table.row(["masks".to_string(), count(inspection.masks)].into_iter().chain(masks.map(count)));
     write!(text, "\n{table}")?;
 
+    if !inspection.notes.is_empty() {
+        writeln!(text, "\nhow the tags were read")?;
+    }
+    for note in &inspection.notes {
+        writeln!(text, "  - {}", printable::line(&note.to_string()))?;
+    }
     write_warnings(&mut text, inspection)?;
     write_problems(&mut text, inspection, listed_problems)?;
     Ok(text)

@@ -3,11 +3,14 @@
 use crate::outcome::usage;
 use crate::output::Messages;
 use anyhow::{Context, anyhow, bail};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::ops::Not;
 use std::path::{Path, PathBuf};
-use vitpcm_data::{Dataset, Difficult, ImageFile, OpenOptions, TaggedImage, find_images};
+use vitpcm_data::{
+    ClassLookup, Dataset, Difficult, ImageFile, OpenOptions, Problem, ProblemKind, ReadingNote, TaggedImage,
+    find_images,
+};
 use vitpcm_masks::Classes;
 
 /// An image and the name of its results.
@@ -15,6 +18,15 @@ pub(crate) struct Input {
     pub(crate) path: PathBuf,
     /// Path of its results below the output folder, without extension.
     pub(crate) name: String,
+}
+
+impl Input {
+    /// The image by its name below the folder that was given.
+    fn image_file(&self) -> ImageFile {
+        let file_name = self.path.file_name().unwrap_or_default();
+        let name = Path::new(&self.name).with_file_name(file_name).to_string_lossy().into_owned();
+        ImageFile { path: self.path.clone(), name }
+    }
 }
 
 /// Images to work on, in the order of the paths given, and how many cannot be.
@@ -68,50 +80,64 @@ pub(crate) struct TagTable {
     by_path: HashMap<PathBuf, Vec<usize>>,
     /// For copies of a data set's images that lie elsewhere; `None` where a name stands for several images.
     by_file_name: HashMap<OsString, Option<Vec<usize>>>,
+    /// The folder of a data set; a tag file has none, since it is read for the images in question.
+    data_set: Option<PathBuf>,
     /// What it was read from.
     pub(crate) files: Vec<PathBuf>,
+    /// How it was understood, and what could not be.
+    pub(crate) remarks: Vec<String>,
 }
 
 impl TagTable {
-    /// Tags of `file` for the images of `paths`, of all or of one split. Tags that the model does not know are an error
-    /// that lists them.
+    /// Tags of `file` for these images, of all or of one split. Tags that the model does not know are an error that lists
+    /// them.
     pub(crate) fn read(
         file: &Path,
-        paths: &[PathBuf],
+        inputs: &[Input],
         classes: &Classes,
         split: Option<&str>,
         difficult: Difficult,
     ) -> anyhow::Result<TagTable> {
-        let mut table = TagTable { by_path: HashMap::new(), by_file_name: HashMap::new(), files: Vec::new() };
-        let mut unknown: BTreeMap<String, usize> = BTreeMap::new();
-        for path in paths {
-            let folder = if path.is_dir() { path.as_path() } else { path.parent().unwrap_or(Path::new(".")) };
-            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-            // A data set knows its own images; a tag file may lie anywhere.
-            let images = (!file.is_dir()).then(|| folder.to_path_buf());
-            let options = OpenOptions { images, difficult, ..OpenOptions::default() };
-            let dataset = Dataset::open(file, &options)?;
-            table.files.extend(dataset.sources().map(Path::to_path_buf));
-            for image in images_of(&dataset, split).with_context(|| format!("{}", file.display()))? {
-                let mut tags = Vec::with_capacity(image.tags.len());
-                for tag in image.tags.iter() {
-                    let name = dataset.classes().name(usize::from(tag)).unwrap_or_default();
-                    match classes.index_of(name) {
-                        Some(index) => tags.push(index),
-                        None => *unknown.entry(name.to_string()).or_default() += 1,
-                    }
+        // A data set knows its own images; a tag file may lie anywhere.
+        let images = (!file.is_dir()).then(|| inputs.iter().map(Input::image_file).collect());
+        let options = OpenOptions { images, difficult, ..OpenOptions::default() };
+        let dataset = Dataset::open(file, &options)?;
+        let mut table = TagTable {
+            by_path: HashMap::new(),
+            by_file_name: HashMap::new(),
+            data_set: file.is_dir().then(|| key(file)),
+            files: dataset.sources().map(Path::to_path_buf).collect(),
+            remarks: remarks_on(&dataset),
+        };
+        let lookup = ClassLookup::new(classes);
+        let mut unknown: BTreeSet<&str> = BTreeSet::new();
+        for image in images_of(&dataset, split).with_context(|| format!("{}", file.display()))? {
+            let mut tags = Vec::with_capacity(image.tags.len());
+            for tag in image.tags.iter() {
+                let name = dataset.classes().name(usize::from(tag)).unwrap_or_default();
+                match lookup.index_of(name) {
+                    Some(index) => tags.push(index),
+                    None => _ = unknown.insert(name),
                 }
-                let is_new = table.by_path.insert(key(&image.path), tags.clone()).is_none();
-                if let (true, Some(name)) = (is_new, image.path.file_name()) {
-                    let once = table.by_file_name.contains_key(name).not().then_some(tags);
-                    table.by_file_name.insert(name.to_os_string(), once);
-                }
+            }
+            let is_new = table.by_path.insert(key(&image.path), tags.clone()).is_none();
+            if let (true, Some(name)) = (is_new, image.path.file_name()) {
+                let once = table.by_file_name.contains_key(name).not().then_some(tags);
+                table.by_file_name.insert(name.to_os_string(), once);
             }
         }
         if !unknown.is_empty() {
-            let names: Vec<String> = unknown.keys().map(|name| format!("`{name}`")).collect();
+            let names: Vec<String> =
+                unknown.iter().map(|name| format!("`{name}`{}", lookup.question(name))).collect();
             let known = classes.names()[1..].join(", ");
             bail!("{}: the model does not know {}; it knows {known}", file.display(), names.join(", "));
+        }
+        if split.is_none() && !inputs.iter().any(|input| table.tags_of(&input.path).is_some()) {
+            let first = inputs.first().map(|input| input.path.display().to_string()).unwrap_or_default();
+            let more = if inputs.len() > 1 { ", …" } else { "" };
+            let cause =
+                dataset.problems().first().map_or_else(String::new, |problem| format!("\n  {problem}"));
+            bail!("{}: it names none of the images ({first}{more}){cause}", file.display());
         }
         Ok(table)
     }
@@ -123,9 +149,22 @@ impl TagTable {
 
     /// The tags of an image, if the file says anything about it.
     pub(crate) fn tags_of(&self, image: &Path) -> Option<&[usize]> {
-        let by_name = || self.by_file_name.get(image.file_name()?)?.as_ref();
-        self.by_path.get(&key(image)).or_else(by_name).map(Vec::as_slice)
+        let path = key(image);
+        let is_elsewhere = self.data_set.as_ref().is_some_and(|folder| !path.starts_with(folder));
+        let by_name = || self.by_file_name.get(image.file_name().filter(|_| is_elsewhere)?)?.as_ref();
+        self.by_path.get(&path).or_else(by_name).map(Vec::as_slice)
     }
+}
+
+/// What is worth saying about tags that were read for some images: what other images lack is not.
+fn remarks_on(dataset: &Dataset) -> Vec<String> {
+    const MAX_PROBLEMS: usize = 10;
+    let notes = dataset.notes().iter().filter(|note| !matches!(note, ReadingNote::Unlisted { .. }));
+    let is_serious = |problem: &&Problem| {
+        matches!(problem.kind, ProblemKind::UnreadableAnnotation | ProblemKind::AmbiguousName)
+    };
+    let problems = dataset.problems().iter().filter(is_serious).take(MAX_PROBLEMS);
+    notes.map(ToString::to_string).chain(problems.map(|problem| format!("warning: {problem}"))).collect()
 }
 
 /// The images of a split, or all.

@@ -143,12 +143,8 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         return Err(usage(anyhow!(text)));
     }
     let dataset = Dataset::open(&args.folder, &OpenOptions::default())?;
+    dataset.check_tagged()?;
     let classes = &dataset.classes().names()[1..];
-    if classes.is_empty() {
-        let text =
-            "no image has a tag, so there is nothing to learn; `vitpcm data inspect` shows what was read";
-        return Err(usage(anyhow!("{}: {text}", args.folder.display())));
-    }
     let outputs = args.json.clone().into_iter().chain([args.out.join("model.safetensors")]);
     session.check_outputs(dataset.files().map(Path::to_path_buf), outputs)?;
     refuse_inside(&args.folder, &args.out)?;
@@ -191,6 +187,7 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         args.json.as_deref().map_or(Ok(()), |path| output::json_or_text(Some(path), &report, ""))
     };
     say_plan(&dataset, &progress.plan, &stages, session);
+    dataset.notes().iter().for_each(|note| messages.note(note));
     warnings.iter().for_each(|warning| messages.note(format!("warning: {warning}")));
     if args.dry_run {
         summary(&progress, None)?;

@@ -21,7 +21,7 @@ use crate::report::MaskLinks;
 use crate::results_folder::{ResultsFolder, Start};
 use crate::segment_report;
 use crate::segment_report::{Comparisons, Ending, ReportOptions, SegmentReport};
-use crate::session::Session;
+use crate::session::{Role, Session};
 use crate::unsure_options::UnsureOptions;
 use anyhow::{anyhow, bail};
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ use std::time::Instant;
 use vitpcm::{
     Segmentation, Segmenter, SegmenterOptions, Supervision, Symmetries, TagMode, Tiling, embedded_model,
 };
-use vitpcm_data::{Difficult, ImageLimits};
+use vitpcm_data::{ClassLookup, Difficult, ImageLimits};
 use vitpcm_masks::Classes;
 use vitpcm_train::Ranks;
 
@@ -115,10 +115,10 @@ pub(crate) struct Args {
 #[derive(clap::Args)]
 #[group(multiple = false)]
 struct TagOptions {
-    /// What is in every image: class names, comma between them
+    /// What is in every image: class names in any case, comma between them
     #[arg(long, value_name = "dog,person", value_delimiter = ',')]
     tags: Vec<String>,
-    /// What is in each image: a tag file (tags.csv, tags.json, …) or a data set
+    /// What is in each image: a table (CSV, Excel), JSON tags or a data set; images are named by path or by file name
     #[arg(long, value_name = "FILE")]
     tags_file: Option<PathBuf>,
     /// Let the model say what is in each image (the default)
@@ -147,12 +147,12 @@ enum TagSource {
 }
 
 impl TagSource {
-    fn new(args: &Args, segmenter: &Segmenter) -> anyhow::Result<TagSource> {
+    fn new(args: &Args, inputs: &[Input], segmenter: &Segmenter) -> anyhow::Result<TagSource> {
         let (options, classes) = (&args.tags, segmenter.classes());
         if let Some(file) = &options.tags_file {
             let difficult = if args.skip_difficult { Difficult::Exclude } else { Difficult::Include };
             let split = args.split.as_deref();
-            return Ok(TagSource::Table(TagTable::read(file, &args.paths, classes, split, difficult)?));
+            return Ok(TagSource::Table(TagTable::read(file, inputs, classes, split, difficult)?));
         }
         if options.no_tags {
             return Ok(TagSource::Unknown);
@@ -165,12 +165,22 @@ impl TagSource {
         if options.tags.is_empty() {
             return Ok(TagSource::Predicted { threshold: options.tag_threshold });
         }
+        let lookup = ClassLookup::new(classes);
         let index = |name: &String| {
-            let known = || classes.names()[1..].join(", ");
-            let index = classes.index_of(name.trim()).filter(|&index| index > 0);
-            index.ok_or_else(|| anyhow!("--tags: the model does not know `{name}`; it knows {}", known()))
+            let index = lookup.index_of(name).filter(|&index| index > 0);
+            index.ok_or_else(|| {
+                let (question, known) = (lookup.question(name), classes.names()[1..].join(", "));
+                anyhow!("--tags: the model does not know `{}`{question}; it knows {known}", name.trim())
+            })
         };
-        Ok(TagSource::Given(options.tags.iter().map(index).collect::<Result<_, _>>()?))
+        let mut tags = Vec::new();
+        for name in &options.tags {
+            let tag = index(name)?;
+            if !tags.contains(&tag) {
+                tags.push(tag);
+            }
+        }
+        Ok(TagSource::Given(tags))
     }
 
     /// How masks come to their tags, as part of a sentence.
@@ -214,10 +224,13 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let (messages, ranks) = (&session.messages, session.ranks);
     args.export.check(&mask_formats::exports(&args.format))?;
     let segmenter = open_segmenter(args, session)?;
-    let tags = TagSource::new(args, &segmenter).map_err(usage)?;
     let record = FolderRecord::read(&args.out)?;
     let own = OwnResults::new(&args.out, &record);
     let mut inputs = image_inputs::collect(&args.paths, |path| own.is_one(path), session.common_messages())?;
+    let tags = TagSource::new(args, &inputs.images, &segmenter).map_err(usage)?;
+    if let (TagSource::Table(table), Role::Command) = (&tags, session.role) {
+        table.remarks.iter().for_each(|remark| messages.note(remark));
+    }
     if let (TagSource::Table(table), true) = (&tags, args.listed_only) {
         inputs.images.retain(|input| table.lists(&input.path));
         if inputs.images.is_empty() {

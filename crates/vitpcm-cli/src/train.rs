@@ -120,6 +120,7 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     }
     let (config, backbone) = resolve(args, session)?;
     let dataset = Dataset::open(&args.data, &args.reading.open_options(config.seed))?;
+    dataset.check_tagged()?;
     let pseudo_masks = args.pseudo_masks.iter().flat_map(|folder| file_guard::files_below(folder));
     let weights = args.weights.iter().cloned();
     let inputs = dataset.files().map(Path::to_path_buf).chain(pseudo_masks).chain(weights);
@@ -146,6 +147,9 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         );
     }
     if job.start == Start::Fresh {
+        if session.role == Role::Command {
+            dataset.notes().iter().for_each(|note| session.messages.note(note));
+        }
         warn_of_tags(&job, session)?;
     }
     let (outcome, num_warnings) = run(&job, session)?;

@@ -1,12 +1,13 @@
 //! Files of annotations, in whole or item by item: regular files of a bounded length. Opening a pipe would wait for ever,
 //! and a file that is longer than any data set's would take all memory.
 
+use crate::text_encoding::utf8_text;
 use serde::Deserializer;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::path::Path;
 use vitpcm_masks::text_file;
 
@@ -42,19 +43,10 @@ pub(crate) fn read_json_items(
     what: &'static str,
     each: impl FnMut(Option<String>, Value),
 ) -> Result<(), String> {
-    let mut file = BufReader::with_capacity(1 << 16, open(path).map_err(|e| e.to_string())?);
-    skip_byte_order_mark(&mut file).map_err(|e| e.to_string())?;
+    let file = open(path).and_then(utf8_text).map_err(|e| e.to_string())?;
     let mut deserializer = serde_json::Deserializer::from_reader(file);
     let parsed = deserializer.deserialize_any(Items { what, each }).and_then(|()| deserializer.end());
     parsed.map_err(|e| e.to_string())
-}
-
-/// Passes over the mark that some editors put before UTF-8.
-pub(crate) fn skip_byte_order_mark(file: &mut impl BufRead) -> io::Result<()> {
-    if file.fill_buf()?.starts_with(b"\xef\xbb\xbf") {
-        file.consume(3);
-    }
-    Ok(())
 }
 
 struct Items<F> {

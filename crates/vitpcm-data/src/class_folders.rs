@@ -3,6 +3,7 @@
 
 use crate::file_index::{FileIndex, IMAGES};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
+use crate::spelling::folded;
 use crate::{Problem, ProblemKind, SameName, split};
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -19,8 +20,7 @@ pub(crate) fn read(index: &FileIndex, same_name: SameName) -> Listing {
     let below_images = is_below(&paths, |folder| folder == IMAGES);
     let paths: Vec<&[&str]> =
         paths.iter().map(|path| &path[usize::from(below_images && path.len() > 1)..]).collect();
-    let below_splits = is_below(&paths, |folder| split::canonical(folder).is_some())
-        && paths.iter().any(|path| path.len() > 2);
+    let below_splits = is_below(&paths, |folder| split::canonical(folder).is_some());
 
     let root: Arc<Path> = index.root.as_path().into();
     let mut problems = Vec::new();
@@ -37,7 +37,13 @@ pub(crate) fn read(index: &FileIndex, same_name: SameName) -> Listing {
         let kept_apart = class.filter(|_| same_name == SameName::SeveralImages);
         let identity = (split, kept_apart, inner.join("/"));
         let tags: Vec<Arc<str>> = class.map(Arc::from).into_iter().collect();
-        if let Some(&earlier) = entry_of.get(&identity) {
+        let earlier = entry_of.get(&identity).copied().filter(|&earlier| {
+            // Two folders of one class, `rust` and `Rust`, number their images each for itself.
+            let entry = &entries[earlier];
+            let is_same_class = class.is_some_and(|class| has_class(&entry.tags, class));
+            !is_same_class || is_same_file(&entry.path, &index.images[image].path)
+        });
+        if let Some(earlier) = earlier {
             let entry = &mut entries[earlier];
             let file = &index.images[image];
             if !is_same_file(&entry.path, &file.path) {
@@ -54,7 +60,19 @@ pub(crate) fn read(index: &FileIndex, same_name: SameName) -> Listing {
             entries.push(Entry::of_indexed(index, image, root.clone(), tags, splits));
         }
     }
-    Listing { entries, class_names: ClassNames::Met, mask_coverage: MaskCoverage::Whole, problems }
+    Listing {
+        entries,
+        class_names: ClassNames::Met,
+        mask_coverage: MaskCoverage::Whole,
+        problems,
+        notes: Vec::new(),
+    }
+}
+
+/// Whether one of the tags is this class, however it is spelled.
+fn has_class(tags: &[Arc<str>], class: &str) -> bool {
+    let class = folded(class);
+    tags.iter().any(|tag| folded(tag) == class)
 }
 
 /// Whether every image that lies in a folder lies in such a folder.

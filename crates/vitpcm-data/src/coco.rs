@@ -5,7 +5,7 @@
 use crate::file_index::{FileIndex, IMAGES, Unresolved};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
 use crate::tag_rows::problem_of_unresolved;
-use crate::{CocoTruth, DataError, MaskSource, Problem, ProblemKind, annotation_file, split};
+use crate::{CocoTruth, DataError, MaskSource, Problem, ProblemKind, ReadingNote, annotation_file, split};
 use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -265,9 +265,9 @@ pub(crate) fn read(index: &FileIndex, files: &[PathBuf]) -> Listing {
             }
         }
     }
-    problems.extend(unlisted(index, &entry_of_image));
+    let notes = unlisted(index, &entry_of_image);
     let class_names = ClassNames::Given(categories.names.to_vec());
-    Listing { entries, class_names, mask_coverage: MaskCoverage::Whole, problems }
+    Listing { entries, class_names, mask_coverage: MaskCoverage::Whole, problems, notes }
 }
 
 /// The masks of one instance file, whether or not its images are there.
@@ -409,16 +409,13 @@ fn truths_of(
 }
 
 /// Images that no instance file lists, in folders from which others are listed.
-fn unlisted(index: &FileIndex, entry_of_image: &HashMap<usize, usize>) -> Vec<Problem> {
+fn unlisted(index: &FileIndex, entry_of_image: &HashMap<usize, usize>) -> Vec<ReadingNote> {
     let folder_of = |image: usize| index.images[image].path.parent();
     let folders: HashSet<Option<&Path>> = entry_of_image.keys().map(|&image| folder_of(image)).collect();
     let all = 0..index.images.len();
     let unlisted =
         all.filter(|image| !entry_of_image.contains_key(image) && folders.contains(&folder_of(*image)));
-    unlisted
-        .map(|image| {
-            let detail = "no instance file lists it; left out";
-            Problem::new(ProblemKind::ImageWithoutTag, &index.images[image].path, detail)
-        })
-        .collect()
+    let names: Vec<String> = unlisted.map(|image| index.images[image].relative.clone()).collect();
+    let file = "the instance files".to_string();
+    if names.is_empty() { Vec::new() } else { vec![ReadingNote::Unlisted { file, names }] }
 }

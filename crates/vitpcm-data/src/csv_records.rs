@@ -1,12 +1,11 @@
-//! The records of a CSV file, one at a time: a file of any length is read in the memory of its longest record. UTF-8
-//! with or without byte order mark, or UTF-16 with one, as spreadsheets write; Windows line ends are understood. What
-//! the cells mean is left to `tags_csv.rs`.
+//! The records of a CSV file, one at a time: a file of any length is read in the memory of its longest record. UTF-8, UTF-16
+//! or Windows-1252, as spreadsheets write; Windows line ends are understood.
 
-use crate::utf16_text::{ByteOrder, Utf16Text};
+use crate::text_encoding::{utf8_text, windows_1252};
 use csv_core::ReadRecordResult;
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, Read};
 
 /// Longer than any row of a tag file.
 const MAX_LINE_BYTES: u64 = 16 << 20;
@@ -40,14 +39,25 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The cells without the space around them; what is not UTF-8 is replaced as it is in the names of files.
+    /// The cells without the space around them; one that is not UTF-8 is taken for Windows-1252.
     pub(crate) fn cells(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        self.raw_cells().map(|cell| match std::str::from_utf8(cell) {
+            Ok(cell) => Cow::Borrowed(cell.trim()),
+            Err(_) => Cow::Owned(windows_1252(cell).trim().to_string()),
+        })
+    }
+
+    /// The cells with what is not UTF-8 replaced as it is in the names of files; none if all are UTF-8.
+    pub(crate) fn lossy_cells(&self) -> Option<Vec<String>> {
+        let is_utf8 = self.raw_cells().all(|cell| std::str::from_utf8(cell).is_ok());
+        (!is_utf8)
+            .then(|| self.raw_cells().map(|cell| String::from_utf8_lossy(cell).trim().to_string()).collect())
+    }
+
+    fn raw_cells(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let ranges = starts.zip(&self.ends).take(self.num_cells);
-        ranges.map(|(start, &end)| match String::from_utf8_lossy(&self.bytes[start..end]) {
-            Cow::Borrowed(cell) => Cow::Borrowed(cell.trim()),
-            Cow::Owned(cell) => Cow::Owned(cell.trim().to_string()),
-        })
+        ranges.map(|(start, &end)| &self.bytes[start..end])
     }
 }
 
@@ -61,13 +71,8 @@ enum Parsed {
 
 impl<'a> CsvRecords<'a> {
     /// Starts to read; the delimiter is found in the first line.
-    pub(crate) fn new(file: impl Read + 'a) -> io::Result<(Self, u8)> {
-        let mut file = BufReader::with_capacity(1 << 16, file);
-        let text: Box<dyn BufRead + 'a> = match file.fill_buf()? {
-            [0xff, 0xfe, ..] => Box::new(BufReader::new(Utf16Text::new(file, ByteOrder::LittleEndian))),
-            [0xfe, 0xff, ..] => Box::new(BufReader::new(Utf16Text::new(file, ByteOrder::BigEndian))),
-            _ => Box::new(file),
-        };
+    pub(crate) fn new(file: impl Read + 'a) -> io::Result<Self> {
+        let text = utf8_text(file)?;
         let mut records = CsvRecords {
             text,
             parser: csv_core::Reader::new(),
@@ -82,10 +87,15 @@ impl<'a> CsvRecords<'a> {
         if matches!(records.read_line(&mut first)?, Line::TooLong) {
             return Err(io::Error::other(format!("the first line is longer than {MAX_LINE_BYTES} bytes")));
         }
-        let delimiter = delimiter_of(&first);
+        // Excel understands a first line that names the delimiter, and some programs write one.
+        let named = first.trim_ascii_end().strip_prefix(b"sep=").and_then(|rest| rest.first().copied());
+        let delimiter = named.unwrap_or_else(|| delimiter_of(&first));
         records.parser = csv_core::ReaderBuilder::new().delimiter(delimiter).build();
-        records.ahead.push_back(first);
-        Ok((records, delimiter))
+        match named {
+            Some(_) => records.line_number = 1,
+            None => records.ahead.push_back(first),
+        }
+        Ok(records)
     }
 
     /// The next record that is not blank, with the number of its line; or why a line cannot be used. A quote that is not
@@ -218,7 +228,7 @@ enum Line {
     End,
 }
 
-/// A tab wherever the first line has one, else a comma, else a semicolon, all outside of quotes.
+/// A tab wherever the first line has one, else the comma or semicolon that comes first, else `|`; all outside of quotes.
 fn delimiter_of(first_line: &[u8]) -> u8 {
     let mut in_quotes = false;
     let plain: Vec<u8> = first_line
@@ -229,5 +239,6 @@ fn delimiter_of(first_line: &[u8]) -> u8 {
             !in_quotes
         })
         .collect();
-    [b'\t', b',', b';'].into_iter().find(|byte| plain.contains(byte)).unwrap_or(b',')
+    let first_of = |bytes: &[u8]| plain.iter().copied().find(|byte| bytes.contains(byte));
+    first_of(b"\t").or_else(|| first_of(b",;")).or_else(|| first_of(b"|")).unwrap_or(b',')
 }

@@ -37,7 +37,7 @@ impl Image {
         let Image { name, id, subset, labels } = self;
         let tags = labels.into_iter().map(Cow::Owned).collect();
         let row =
-            TagRow { image: ImageName::Below(name.as_str().into()), tags, split: subset.map(Cow::Owned) };
+            TagRow { image: ImageName::Path(name.as_str().into()), tags, split: subset.map(Cow::Owned) };
         match id {
             Some(id) => rows.add(row, format_args!("image {id}")),
             None => rows.add(row, format_args!("`{name}`")),

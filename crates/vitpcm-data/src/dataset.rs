@@ -1,17 +1,22 @@
 //! A data set: images with tags, classes, splits, truth masks, and the problems met while reading it. How each
 //! layout is read is left to the file named after it.
 
+use crate::class_choice::{choose_classes, read_class_list};
 use crate::file_index::{FileIndex, file_name, without_extension};
 use crate::layout::{Found, Source};
-use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
+use crate::listing::{Entry, Listing, MaskCoverage};
+use crate::spelling::{ClassLookup, Meaning, Spellings};
 use crate::split::{self, Split, SplitBy};
 use crate::tag_rows::TagRows;
-use crate::{DataError, ImageLimits, Layout, MaskSource, Problem, ProblemKind, Tags};
-use crate::{class_folders, coco, cvat, label_studio, tags_csv, tags_json, voc};
+use crate::{DataError, ImageFile, ImageLimits, Layout, MaskSource, Problem, ProblemKind, ReadingNote, Tags};
+use crate::{class_folders, coco, cvat, label_studio, tags_json, tags_table, voc};
 use rayon::prelude::*;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use vitpcm_masks::{BACKGROUND, Classes, class_name_fault};
+use vitpcm_masks::{Classes, class_name_fault};
+
+/// Unknown names for which a similar class is looked for: it takes a look at every class.
+const MAX_QUESTIONS: usize = 100;
 
 /// An image and its tags. It holds no mask, by design: training takes nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,8 +85,8 @@ pub struct OpenOptions {
     pub same_name: SameName,
     /// A class list that replaces the data set's own: one name a line.
     pub classes: Option<PathBuf>,
-    /// The folder in which the images are, where it is not the data set's own: for a tag file kept elsewhere.
-    pub images: Option<PathBuf>,
+    /// The images, where they are not those below the data set's folder: for a tag file kept elsewhere.
+    pub images: Option<Vec<ImageFile>>,
     /// What is refused before it is read, where tags come from masks.
     pub limits: ImageLimits,
 }
@@ -96,6 +101,8 @@ pub struct Dataset {
     truths: Vec<Option<MaskSource>>,
     splits: Vec<Split>,
     problems: Vec<Problem>,
+    notes: Vec<ReadingNote>,
+    tag_file: Option<PathBuf>,
     sources: Vec<PathBuf>,
 }
 
@@ -106,15 +113,39 @@ impl Dataset {
     /// Whatever is wrong with single files is collected in [`Dataset::problems`]. An error means that nothing was
     /// recognised, that the path cannot be read, or that the options do not fit.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, DataError> {
-        let found = Found::at(path)?;
+        let mut found = Found::at(path)?;
         // A devkit holds masks of several kinds beside its images, which are no images of the data set.
-        let index = match (&options.images, &found.source) {
-            (Some(folder), _) => FileIndex::walk(folder),
-            (None, Source::VocDevkit) => FileIndex::walk(&found.root.join(voc::IMAGE_FOLDER)),
-            (None, _) => FileIndex::walk(&found.root),
+        let index = match (&options.images, &found.source, found.index.take()) {
+            (Some(images), _, _) => FileIndex::of_images(&found.root, images),
+            (None, Source::VocDevkit, _) => FileIndex::walk(&found.root.join(voc::IMAGE_FOLDER)),
+            (None, _, Some(index)) => index,
+            (None, _, None) => FileIndex::walk(&found.root),
         };
-        let listing = read_listing(&found, &index, options);
-        Self::assemble(found, index, listing, options)
+        let mut problems = Vec::new();
+        let class_list = read_class_list(&found.root, options, &mut problems)?;
+        let mut listing = read_listing(&found, &index, class_list.as_ref(), options);
+        listing.problems.extend(problems);
+        let needs_folders =
+            matches!(found.source, Source::ClassFolders) && options.tag_source != TagSource::Masks;
+        if needs_folders && listing.entries.iter().all(|entry| entry.tags.is_empty()) {
+            return Err(found.without_tags(listing.entries.len()));
+        }
+        Self::assemble(found, index, listing, class_list, options)
+    }
+
+    /// Refuses a data set in which no image has a tag: there is nothing to learn from it.
+    pub fn check_tagged(&self) -> Result<(), DataError> {
+        if self.images.iter().any(|image| !image.tags.is_empty()) {
+            return Ok(());
+        }
+        let is_cause = |problem: &&Problem| {
+            matches!(
+                problem.kind,
+                ProblemKind::UnreadableAnnotation | ProblemKind::UnknownClass | ProblemKind::TagWithoutImage
+            )
+        };
+        let cause = self.problems.iter().find(is_cause).map(Problem::to_string);
+        Err(DataError::NoTags { path: self.root.clone(), images: self.images.len(), cause })
     }
 
     /// The folder that names in the data set are relative to.
@@ -125,6 +156,11 @@ impl Dataset {
     /// What the folder was recognised as.
     pub fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// The one file that the tags were read from, for layouts that have one.
+    pub fn tag_file(&self) -> Option<&Path> {
+        self.tag_file.as_deref()
     }
 
     /// The classes, background first.
@@ -189,16 +225,29 @@ impl Dataset {
         &self.problems
     }
 
+    /// How tags were understood where that is not plain: spellings merged, cells split, columns chosen.
+    pub fn notes(&self) -> &[ReadingNote] {
+        &self.notes
+    }
+
     fn assemble(
         found: Found,
         index: FileIndex,
         listing: Listing,
+        class_list: Option<Classes>,
         options: &OpenOptions,
     ) -> Result<Self, DataError> {
-        let Listing { mut entries, class_names, mask_coverage, mut problems } = listing;
+        let Listing { mut entries, class_names, mask_coverage, mut problems, mut notes } = listing;
         leave_out_unusable_names(&mut entries, &mut problems);
         entries.sort_by(|a, b| (&a.name, &a.path).cmp(&(&b.name, &b.path)));
-        let classes = choose_classes(&found.root, class_names, &entries, options, &mut problems)?;
+        let spellings = Spellings::of(&entries);
+        let classes = match class_list {
+            Some(classes) => classes,
+            None => choose_classes(&found.root, class_names, &spellings, &mut problems)?,
+        };
+        let lookup = ClassLookup::new(&classes);
+        let (meanings, spelling_notes) = spellings.meanings(&lookup);
+        notes.extend(spelling_notes);
         let splits = choose_splits(&found.root, &entries, options, &mut problems)?;
         problems.extend(found.problems);
         report_masks(&index, &entries, &splits, mask_coverage, &mut problems);
@@ -209,9 +258,18 @@ impl Dataset {
         let mut truths = Vec::with_capacity(entries.len());
         let mut sources = list_files(&found.root, options);
         let mut all_tags_unknown = Vec::new();
+        let mut questions: HashMap<String, String> = HashMap::new();
         for entry in entries {
-            let tags = tags_of_names(&entry, &classes, &mut problems);
-            if tags.is_empty() && entry.tags.iter().any(|tag| !["", BACKGROUND].contains(&tag.trim())) {
+            let (tags, unknown) = tags_of_names(&entry, &meanings);
+            for name in &unknown {
+                if !questions.contains_key(*name) && questions.len() < MAX_QUESTIONS {
+                    questions.insert(name.to_string(), lookup.question(name));
+                }
+                let question = questions.get(*name).map_or("", String::as_str);
+                let detail = format!("`{name}` of {} is not in the class list{question}", entry.name);
+                problems.push(Problem::new(ProblemKind::UnknownClass, &*entry.source, detail));
+            }
+            if tags.is_empty() && !unknown.is_empty() {
                 all_tags_unknown.push(images.len());
             }
             if sources.last().is_none_or(|last| **last != *entry.source) {
@@ -222,12 +280,14 @@ impl Dataset {
         }
         let mut dataset = Dataset {
             root: found.root,
+            tag_file: found.source.file().map(Path::to_path_buf),
             layout: found.source.layout(),
             classes,
             images,
             truths,
             splits,
             problems,
+            notes,
             sources,
         };
         if options.tag_source == TagSource::Masks {
@@ -276,16 +336,22 @@ impl Dataset {
     }
 }
 
-fn read_listing(found: &Found, index: &FileIndex, options: &OpenOptions) -> Listing {
+fn read_listing(
+    found: &Found,
+    index: &FileIndex,
+    class_list: Option<&Classes>,
+    options: &OpenOptions,
+) -> Listing {
     let from_rows = |source: &Path, read: fn(&Path, &mut TagRows<'_>)| {
-        let mut rows = TagRows::new(index, source);
+        let mut rows = TagRows::new(index, source, class_list);
         read(source, &mut rows);
         rows.finish()
     };
     match &found.source {
         Source::VocDevkit => voc::read(&found.root, index, options.difficult),
         Source::Coco { instance_files } => coco::read(index, instance_files),
-        Source::TagsCsv(file) => from_rows(file, tags_csv::read),
+        Source::TagsCsv(file) => from_rows(file, tags_table::read_csv),
+        Source::TagsXlsx(file) => from_rows(file, tags_table::read_xlsx),
         Source::TagsJson(file) => from_rows(file, tags_json::read_json),
         Source::TagsJsonl(file) => from_rows(file, tags_json::read_jsonl),
         Source::LabelStudio(file) => from_rows(file, label_studio::read),
@@ -308,53 +374,6 @@ fn list_files(root: &Path, options: &OpenOptions) -> Vec<PathBuf> {
     files
 }
 
-fn choose_classes(
-    root: &Path,
-    class_names: ClassNames,
-    entries: &[Entry],
-    options: &OpenOptions,
-    problems: &mut Vec<Problem>,
-) -> Result<Classes, DataError> {
-    if let Some(file) = &options.classes {
-        return Ok(Classes::from_file(file)?);
-    }
-    let own_list = root.join("classes.txt");
-    if own_list.is_file() {
-        match Classes::from_file(&own_list) {
-            Ok(classes) => return Ok(classes),
-            Err(error) => {
-                let detail = format!("{error}; not used");
-                problems.push(Problem::new(ProblemKind::UnreadableAnnotation, own_list, detail));
-            }
-        }
-    }
-    let met = || -> BTreeSet<&str> {
-        let names = entries.iter().flat_map(|entry| entry.tags.iter().map(|tag| tag.trim()));
-        names.filter(|name| !name.is_empty() && *name != BACKGROUND).collect()
-    };
-    let classes = match class_names {
-        ClassNames::Given(names) => {
-            let mut seen = HashSet::new();
-            let is_new = |name: &String| !name.is_empty() && name != BACKGROUND && seen.insert(name.clone());
-            let is_usable = |name: &String| {
-                let fault = class_name_fault(name).map(|fault| format!("{fault}; it is left out"));
-                problems.extend(
-                    fault.as_ref().map(|it| Problem::new(ProblemKind::UnreadableAnnotation, root, it)),
-                );
-                fault.is_none()
-            };
-            Classes::from_names(names.into_iter().filter(is_new).filter(is_usable))
-        }
-        ClassNames::VocIfMet => {
-            let (voc, met) = (Classes::voc(), met());
-            let is_voc = met.is_empty() || met.iter().any(|name| voc.index_of(name).is_some());
-            if is_voc { Ok(voc) } else { Classes::from_names(met) }
-        }
-        ClassNames::Met => Classes::from_names(met()),
-    };
-    classes.map_err(|source| DataError::Classes { path: root.to_path_buf(), source })
-}
-
 /// Leaves out the images that have a tag which cannot be a class's name: better no image than wrong tags.
 fn leave_out_unusable_names(entries: &mut Vec<Entry>, problems: &mut Vec<Problem>) {
     entries.retain(|entry| {
@@ -366,20 +385,18 @@ fn leave_out_unusable_names(entries: &mut Vec<Entry>, problems: &mut Vec<Problem
     });
 }
 
-fn tags_of_names(entry: &Entry, classes: &Classes, problems: &mut Vec<Problem>) -> Tags {
+/// The classes of an entry's tags, and the tags that are no class.
+fn tags_of_names<'a>(entry: &'a Entry, meanings: &HashMap<&str, Meaning>) -> (Tags, BTreeSet<&'a str>) {
     let mut unknown = BTreeSet::new();
     let mut indices = Vec::with_capacity(entry.tags.len());
-    for name in entry.tags.iter().map(|tag| tag.trim()).filter(|name| !name.is_empty()) {
-        match classes.index_of(name).and_then(|index| u8::try_from(index).ok()) {
-            Some(index) => indices.push(index),
-            None => _ = unknown.insert(name),
+    for name in entry.tags.iter().map(|tag| tag.trim()) {
+        match meanings.get(name) {
+            Some(Meaning::Class(index)) => indices.push(*index),
+            Some(Meaning::Unknown) => _ = unknown.insert(name),
+            Some(Meaning::NoTag) | None => {}
         }
     }
-    for name in unknown {
-        let detail = format!("`{name}` of {} is not in the class list", entry.name);
-        problems.push(Problem::new(ProblemKind::UnknownClass, &*entry.source, detail));
-    }
-    indices.into_iter().collect()
+    (indices.into_iter().collect(), unknown)
 }
 
 fn choose_splits(

@@ -22,6 +22,16 @@ pub enum DataError {
         /// The folder.
         path: PathBuf,
     },
+    /// No image has a tag.
+    #[error("{}: {}{}{HOW_TO_TAG}", path.display(), no_tags(*images), cause_of(cause))]
+    NoTags {
+        /// The folder, or the tag file.
+        path: PathBuf,
+        /// Number of its images.
+        images: usize,
+        /// What may be the cause, with its file.
+        cause: Option<String>,
+    },
     /// A file that would be replaced.
     #[error("{}: there is another file of this name, which would be replaced; choose an empty folder", path.display())]
     InTheWay {
@@ -78,6 +88,26 @@ pub enum DataError {
     /// A share that is not between 0 and 1.
     #[error("validation share {0}: expected a number from 0 to 1")]
     BadShare(f64),
+}
+
+/// For the message when no image has a tag.
+const HOW_TO_TAG: &str = "
+  Tags say what is in each image. Write them into tags.csv in this folder, one line an image:
+    image,tags
+    a.jpg,rust;mildew
+    b.jpg,
+  (b.jpg shows neither), or sort the images into one folder for each class.";
+
+fn no_tags(images: usize) -> String {
+    match images {
+        0 => "no tagged image".to_string(),
+        1 => "1 image, and it has no tag".to_string(),
+        images => format!("{images} images, and none of them has a tag"),
+    }
+}
+
+fn cause_of(cause: &Option<String>) -> String {
+    cause.as_ref().map_or_else(String::new, |cause| format!("\n  {cause}"))
 }
 
 impl DataError {

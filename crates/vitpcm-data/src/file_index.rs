@@ -6,7 +6,7 @@ use crate::{Problem, ProblemKind};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use walkdir::{DirEntry, WalkDir};
 
 /// Names of files that are images, or were meant to be: those that we do not read are reported, not passed over.
@@ -54,6 +54,8 @@ pub fn find_images(path: &Path) -> (Vec<ImageFile>, Vec<Problem>) {
 pub(crate) struct FileIndex {
     pub(crate) root: PathBuf,
     absolute_root: Option<String>,
+    /// The tag file's folder, where the images were not found by walking it; absolute.
+    tag_folder: Option<PathBuf>,
     /// Sorted by path.
     pub(crate) images: Vec<IndexedFile>,
     /// What lies in folders named `masks`, sorted by path.
@@ -61,7 +63,9 @@ pub(crate) struct FileIndex {
     pub(crate) problems: Vec<Problem>,
     /// Below the root, as in [`IndexedFile::relative`].
     folders: HashSet<String>,
+    /// In lower case.
     by_file_name: HashMap<String, Vec<usize>>,
+    /// Without extension, in lower case.
     by_stem: HashMap<String, Vec<usize>>,
     mask_by_key: HashMap<String, usize>,
 }
@@ -72,14 +76,24 @@ pub(crate) enum Unresolved {
     Missing,
     Folder,
     Outside,
+    /// A file that is there, but is none of the images in question.
+    Elsewhere,
     Ambiguous(Vec<String>),
+}
+
+/// How much of a name fits the image that it was taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    Whole,
+    /// Only the end does: the rest is a path of another machine, or of another place on this one.
+    End,
 }
 
 impl Unresolved {
     /// What this is reported as.
     pub(crate) fn kind(&self) -> ProblemKind {
         match self {
-            Unresolved::Missing | Unresolved::Folder => ProblemKind::TagWithoutImage,
+            Unresolved::Missing | Unresolved::Folder | Unresolved::Elsewhere => ProblemKind::TagWithoutImage,
             Unresolved::Outside => ProblemKind::OutsideRoot,
             Unresolved::Ambiguous(_) => ProblemKind::AmbiguousName,
         }
@@ -90,12 +104,15 @@ impl Unresolved {
 /// up would grow with the square of its length.
 const MAX_DEPTH: usize = 64;
 
+/// A longer name is no path, and is not kept to be compared with others.
+const MAX_PATH_BYTES: usize = 4096;
+
 impl FileIndex {
-    /// Walks a folder. What cannot be listed becomes a problem.
-    pub(crate) fn walk(root: &Path) -> Self {
-        let mut index = FileIndex {
+    fn empty(root: &Path) -> Self {
+        FileIndex {
             root: root.to_path_buf(),
             absolute_root: absolute_root(root),
+            tag_folder: None,
             images: Vec::new(),
             masks: Vec::new(),
             problems: Vec::new(),
@@ -103,7 +120,23 @@ impl FileIndex {
             by_file_name: HashMap::new(),
             by_stem: HashMap::new(),
             mask_by_key: HashMap::new(),
-        };
+        }
+    }
+
+    /// Images that were found already, for a tag file in `tag_folder`.
+    pub(crate) fn of_images(tag_folder: &Path, images: &[ImageFile]) -> Self {
+        let mut index = FileIndex::empty(tag_folder);
+        index.tag_folder = std::path::absolute(tag_folder).map(|folder| lexical(&folder)).ok();
+        let indexed =
+            |image: &ImageFile| IndexedFile { path: image.path.clone(), relative: image.name.clone() };
+        index.images = images.iter().map(indexed).collect();
+        index.build_maps();
+        index
+    }
+
+    /// Walks a folder. What cannot be listed becomes a problem.
+    pub(crate) fn walk(root: &Path) -> Self {
+        let mut index = FileIndex::empty(root);
         // The depth is a belt beside walkdir's own loop detection: no data set nests folders this deep.
         let walk = WalkDir::new(root).follow_links(true).max_depth(64).sort_by_file_name();
         for item in walk.into_iter().filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry.file_name()))
@@ -137,8 +170,8 @@ impl FileIndex {
     fn build_maps(&mut self) {
         for (i, file) in self.images.iter().enumerate() {
             let name = file_name(&file.relative);
-            self.by_file_name.entry(name.to_string()).or_default().push(i);
-            self.by_stem.entry(without_extension(name).to_string()).or_default().push(i);
+            self.by_file_name.entry(name.to_lowercase()).or_default().push(i);
+            self.by_stem.entry(without_extension(name).to_lowercase()).or_default().push(i);
         }
         for (i, file) in self.masks.iter().enumerate() {
             self.mask_by_key.insert(without_folder(without_extension(&file.relative), MASKS), i);
@@ -148,18 +181,21 @@ impl FileIndex {
     /// The image that a name in an annotation means: a path below the root or below one of `folders` (in this
     /// order), with or without extension; failing that, the only image whose path ends in the name.
     pub(crate) fn resolve(&self, name: &str, folders: &[&str]) -> Result<usize, Unresolved> {
+        let with_extension = |i: usize| self.images[i].relative.as_str();
         // On Unix a backslash may be part of a file's name, so that the name as it stands comes first.
-        if let Some(&[only]) = self.by_file_name.get(name).map(Vec::as_slice) {
+        let of_this_name = self.by_file_name.get(&name.to_lowercase()).into_iter().flatten();
+        let mut of_this_name = of_this_name.filter(|&&i| file_name(with_extension(i)) == name);
+        if let (Some(&only), None) = (of_this_name.next(), of_this_name.next()) {
             return Ok(only);
         }
         let wanted = self.below_root(name).ok_or(Unresolved::Outside)?;
         if wanted.is_empty() {
             return Err(Unresolved::Missing);
         }
-        let with_extension = |i: usize| self.images[i].relative.as_str();
         let bare = |i: usize| without_extension(&self.images[i].relative);
-        let found = choose(self.by_file_name.get(file_name(&wanted)), &wanted, folders, with_extension)
-            .or_else(|| choose(self.by_stem.get(file_name(&wanted)), &wanted, folders, bare));
+        let key = file_name(&wanted).to_lowercase();
+        let found = choose(self.by_file_name.get(&key), &wanted, folders, with_extension)
+            .or_else(|| choose(self.by_stem.get(&key), &wanted, folders, bare));
         match found.as_deref() {
             Some(&[only]) => Ok(only),
             Some(several) => {
@@ -171,6 +207,56 @@ impl FileIndex {
                 Err(if is_folder { Unresolved::Folder } else { Unresolved::Missing })
             }
         }
+    }
+
+    /// The image that a row of a tag file means: a path as for [`FileIndex::resolve`], or relative to the tag file; failing
+    /// that, the only image whose path ends as the name does. Two images that are meant equally well are a clash.
+    pub(crate) fn resolve_row(&self, name: &str) -> Result<(usize, Fit), Unresolved> {
+        let beside =
+            self.tag_folder.as_deref().map(|folder| lexical(&folder.join(name.trim().replace('\\', "/"))));
+        let image_beside = beside.as_deref().and_then(|path| self.image_at(path));
+        let other_file = || beside.as_deref().filter(|path| image_beside.is_none() && path.is_file());
+        let shown = |image: usize| self.images[image].path.display().to_string();
+        match (image_beside, self.resolve(name, &[IMAGES])) {
+            (Some(image), Ok(other)) if image != other => {
+                Err(Unresolved::Ambiguous(vec![shown(image), shown(other)]))
+            }
+            (Some(image), _) => Ok((image, Fit::Whole)),
+            (None, Ok(image)) => match other_file() {
+                Some(path) if !is_same_file(path, &self.images[image].path) => {
+                    let other = self.root.join(name.trim()).display().to_string();
+                    Err(Unresolved::Ambiguous(vec![other, shown(image)]))
+                }
+                _ => Ok((image, Fit::Whole)),
+            },
+            (None, Err(Unresolved::Missing | Unresolved::Outside)) if other_file().is_some() => {
+                Err(Unresolved::Elsewhere)
+            }
+            (None, Err(Unresolved::Outside)) if !is_absolute(&name.trim().replace('\\', "/")) => {
+                Err(Unresolved::Outside)
+            }
+            (None, Err(why)) if name.len() > MAX_PATH_BYTES => Err(why),
+            (None, Err(why @ (Unresolved::Missing | Unresolved::Outside))) => match self.resolve_tail(name) {
+                Err(Unresolved::Missing | Unresolved::Outside) => Err(why),
+                found => found.map(|image| (image, Fit::End)),
+            },
+            (None, Err(why)) => Err(why),
+        }
+    }
+
+    /// The image at an absolute path, its extension given or not, in this case or, failing that, in any.
+    fn image_at(&self, path: &Path) -> Option<usize> {
+        let key = path.file_name()?.to_string_lossy().to_lowercase();
+        let candidates =
+            || self.by_file_name.get(&key).into_iter().chain(self.by_stem.get(&key)).flatten().copied();
+        let lower = |path: &Path| path.to_string_lossy().to_lowercase();
+        let is_it = |i: usize, is_same: &dyn Fn(&Path) -> bool| {
+            let image = std::path::absolute(&self.images[i].path).map(|image| lexical(&image));
+            image.is_ok_and(|image| is_same(&image) || is_same(&image.with_extension("")))
+        };
+        let folded = lower(path);
+        let exact = candidates().find(|&i| is_it(i, &|image| image == path));
+        exact.or_else(|| candidates().find(|&i| is_it(i, &|image| lower(image) == folded)))
     }
 
     /// The image that an address from another machine means, such as an upload path or a URL: the longest tail of
@@ -192,8 +278,7 @@ impl FileIndex {
     /// A name as a path below the root, without `.` and `..`; nothing if it leads out.
     fn below_root(&self, name: &str) -> Option<String> {
         let forward = name.trim().replace('\\', "/");
-        let is_absolute = forward.starts_with('/') || forward.get(1..3) == Some(":/");
-        let relative = if is_absolute {
+        let relative = if is_absolute(&forward) {
             let root = self.absolute_root.as_deref()?;
             forward.strip_prefix(root).filter(|rest| rest.starts_with('/'))?
         } else {
@@ -223,7 +308,29 @@ fn absolute_root(root: &Path) -> Option<String> {
     Some(absolute.trim_end_matches('/').to_string())
 }
 
-/// The best of the candidates with the right file name: an exact path, else every path that ends in the name.
+/// Whether a path with `/` between folders begins at a root or a drive.
+fn is_absolute(forward: &str) -> bool {
+    forward.starts_with('/') || forward.get(1..3) == Some(":/")
+}
+
+/// A path without `.` and `..`, by its letters alone.
+fn lexical(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut whole, part| {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => _ = whole.pop(),
+            part => whole.push(part),
+        }
+        whole
+    })
+}
+
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// The best of the candidates with the right file name: an exact path, else every path that ends in the name; failing both,
+/// the same without regard to case.
 fn choose<'a>(
     candidates: Option<&Vec<usize>>,
     wanted: &str,
@@ -231,17 +338,22 @@ fn choose<'a>(
     path_of: impl Fn(usize) -> &'a str,
 ) -> Option<Vec<usize>> {
     let candidates = candidates?;
+    let those = |is_it: &dyn Fn(&str) -> bool| {
+        let found: Vec<usize> = candidates.iter().copied().filter(|&i| is_it(path_of(i))).collect();
+        (!found.is_empty()).then_some(found)
+    };
     let exact_in = |folder: &str| {
         let path = if folder.is_empty() { wanted.to_string() } else { format!("{folder}/{wanted}") };
-        let exact: Vec<usize> = candidates.iter().copied().filter(|&i| path_of(i) == path).collect();
-        (!exact.is_empty()).then_some(exact)
+        those(&|it| it == path)
     };
-    folders.iter().chain([&""]).find_map(|folder| exact_in(folder)).or_else(|| {
-        let tail = format!("/{wanted}");
-        let ending: Vec<usize> =
-            candidates.iter().copied().filter(|&i| path_of(i).ends_with(&tail)).collect();
-        (!ending.is_empty()).then_some(ending)
-    })
+    let tail = format!("/{wanted}");
+    let (folded, folded_tail) = (wanted.to_lowercase(), tail.to_lowercase());
+    let any_case = |it: &str| {
+        let it = it.to_lowercase();
+        it == folded || it.ends_with(&folded_tail)
+    };
+    let exact = folders.iter().chain([&""]).find_map(|folder| exact_in(folder));
+    exact.or_else(|| those(&|it| it.ends_with(&tail))).or_else(|| those(&any_case))
 }
 
 /// What follows the last `/`.
@@ -283,7 +395,7 @@ fn is_image(path: &Path) -> bool {
     }
 }
 
-fn has_image_extension(extension: &OsStr) -> bool {
+pub(crate) fn has_image_extension(extension: &OsStr) -> bool {
     IMAGE_EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
 }
 

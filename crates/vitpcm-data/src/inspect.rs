@@ -3,7 +3,9 @@
 
 use crate::image_file::decode_file;
 use crate::tag_warnings::{InputGrid, TagWarning, describe, tag_warnings};
-use crate::{DataError, Dataset, ImageHeader, ImageLimits, Layout, MaskSource, Problem, ProblemKind};
+use crate::{
+    DataError, Dataset, ImageHeader, ImageLimits, Layout, MaskSource, Problem, ProblemKind, ReadingNote,
+};
 use crate::{problem, read_image_header, same_content};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -57,6 +59,8 @@ pub struct Inspection {
     pub path: PathBuf,
     /// What it was recognised as.
     pub layout: Layout,
+    /// Name of the one file that the tags were read from, for layouts that have one.
+    pub tag_file: Option<String>,
     /// Number of images.
     pub images: usize,
     /// Images without a tag.
@@ -75,6 +79,8 @@ pub struct Inspection {
     pub sizes: Option<SizeSummary>,
     /// How many images are JPEG, PNG, …, by content.
     pub formats: BTreeMap<String, usize>,
+    /// How tags were understood where that is not plain.
+    pub notes: Vec<ReadingNote>,
     /// All problems, sorted by kind, file and detail.
     pub problems: Vec<Problem>,
     /// What the tags of the training images cannot teach.
@@ -301,6 +307,10 @@ fn summarise(dataset: &Dataset, headers: &[ImageHeader]) -> Inspection {
     Inspection {
         path: dataset.root().to_path_buf(),
         layout: dataset.layout(),
+        tag_file: dataset
+            .tag_file()
+            .and_then(Path::file_name)
+            .map(|name| name.to_string_lossy().into_owned()),
         images: images.len(),
         untagged_images: whole.untagged_images,
         tags: images.iter().map(|image| image.tags.len()).sum(),
@@ -310,6 +320,7 @@ fn summarise(dataset: &Dataset, headers: &[ImageHeader]) -> Inspection {
         images_by_number_of_tags,
         sizes: sizes.map(|(width, height)| SizeSummary { width, height }),
         formats,
+        notes: dataset.notes().to_vec(),
         problems: Vec::new(),
         warnings: Vec::new(),
         training_images: 0,

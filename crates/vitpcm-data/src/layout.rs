@@ -1,7 +1,9 @@
 //! Which layout a folder has, told by looking at names and, where these do not decide, at the first bytes of a
 //! file. What is in the files is left to the readers.
 
-use crate::file_index::has_images_in_folders;
+use crate::file_index::{FileIndex, has_images_in_folders};
+use crate::table_rows::TableFormat;
+use crate::tags_table::num_images_named;
 use crate::{DataError, Problem, ProblemKind};
 use std::fmt;
 use std::fs::File;
@@ -16,8 +18,10 @@ pub enum Layout {
     VocDevkit,
     /// `instances_*.json`.
     Coco,
-    /// `tags.csv`.
+    /// `tags.csv`, or another table in text.
     TagsCsv,
+    /// `tags.xlsx`, or another Excel workbook.
+    TagsXlsx,
     /// `tags.json`.
     TagsJson,
     /// `tags.jsonl`.
@@ -35,7 +39,8 @@ impl fmt::Display for Layout {
         f.write_str(match self {
             Layout::VocDevkit => "VOC devkit",
             Layout::Coco => "COCO",
-            Layout::TagsCsv => "tags.csv",
+            Layout::TagsCsv => "table of tags (CSV)",
+            Layout::TagsXlsx => "table of tags (Excel)",
             Layout::TagsJson => "tags.json",
             Layout::TagsJsonl => "tags.jsonl",
             Layout::ClassFolders => "class folders",
@@ -49,7 +54,7 @@ impl fmt::Display for Layout {
 pub(crate) const EXPECTED_LAYOUTS: &str = "  \
   VOC devkit      JPEGImages/ with Annotations/, ImageSets/ or SegmentationClass/
   COCO            instances_*.json, here or in annotations/, and images/
-  tag file        tags.csv, tags.json or tags.jsonl beside the images
+  tag file        tags.csv, tags.xlsx, tags.json or tags.jsonl beside the images; a table may have any name
   class folders   one folder of images for each class, below train/ and val/ or not
   Label Studio    a JSON or JSON-MIN export (*.json) beside the images
   CVAT            annotations.xml (CVAT for images 1.1) beside the images";
@@ -59,6 +64,7 @@ pub(crate) enum Source {
     VocDevkit,
     Coco { instance_files: Vec<PathBuf> },
     TagsCsv(PathBuf),
+    TagsXlsx(PathBuf),
     TagsJson(PathBuf),
     TagsJsonl(PathBuf),
     ClassFolders,
@@ -67,11 +73,19 @@ pub(crate) enum Source {
 }
 
 impl Source {
+    fn table(format: TableFormat, file: &Path) -> Self {
+        match format {
+            TableFormat::Csv => Source::TagsCsv(file.to_path_buf()),
+            TableFormat::Xlsx => Source::TagsXlsx(file.to_path_buf()),
+        }
+    }
+
     pub(crate) fn layout(&self) -> Layout {
         match self {
             Source::VocDevkit => Layout::VocDevkit,
             Source::Coco { .. } => Layout::Coco,
             Source::TagsCsv(_) => Layout::TagsCsv,
+            Source::TagsXlsx(_) => Layout::TagsXlsx,
             Source::TagsJson(_) => Layout::TagsJson,
             Source::TagsJsonl(_) => Layout::TagsJsonl,
             Source::ClassFolders => Layout::ClassFolders,
@@ -81,9 +95,10 @@ impl Source {
     }
 
     /// The one file with the tags, for layouts that have one.
-    fn file(&self) -> Option<&Path> {
+    pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Source::TagsCsv(file)
+            | Source::TagsXlsx(file)
             | Source::TagsJson(file)
             | Source::TagsJsonl(file)
             | Source::LabelStudio(file)
@@ -99,6 +114,8 @@ pub(crate) struct Found {
     /// The folder that names are relative to.
     pub(crate) root: PathBuf,
     pub(crate) problems: Vec<Problem>,
+    /// The images below the root, where they were looked at to recognise it.
+    pub(crate) index: Option<FileIndex>,
 }
 
 impl Found {
@@ -110,7 +127,12 @@ impl Found {
     }
 
     fn new(source: Source, root: &Path) -> Self {
-        Found { source, root: root.to_path_buf(), problems: Vec::new() }
+        Found { source, root: root.to_path_buf(), problems: Vec::new(), index: None }
+    }
+
+    /// The error of class folders that turn out to be none.
+    pub(crate) fn without_tags(&self, images: usize) -> DataError {
+        no_tags(&self.root, images, self.problems.first())
     }
 }
 
@@ -128,6 +150,8 @@ fn in_folder(path: &Path) -> Result<Option<Found>, DataError> {
     }
     let single_files = [
         ("tags.csv", Source::TagsCsv as fn(PathBuf) -> Source),
+        ("tags.tsv", Source::TagsCsv),
+        ("tags.xlsx", Source::TagsXlsx),
         ("tags.json", Source::TagsJson),
         ("tags.jsonl", Source::TagsJsonl),
         ("annotations.xml", Source::Cvat),
@@ -135,15 +159,27 @@ fn in_folder(path: &Path) -> Result<Option<Found>, DataError> {
     let single_files = single_files.into_iter().map(|(name, source)| (path.join(name), source));
     sources.extend(single_files.filter(|(file, _)| file.is_file()).map(|(file, source)| source(file)));
     if sources.is_empty() {
-        let exports = children.into_iter().filter(|file| extension_is(file, "json") && is_label_studio(file));
-        sources.extend(exports.map(Source::LabelStudio));
+        let exports = children.iter().filter(|file| extension_is(file, "json") && is_label_studio(file));
+        sources.extend(exports.cloned().map(Source::LabelStudio));
+    }
+    let (mut index, mut problems) = (None, Vec::new());
+    if sources.is_empty()
+        && children.iter().any(|file| table_format(file).is_some() || is_other_spreadsheet(file))
+    {
+        let images = FileIndex::walk(path);
+        (sources, problems) = tables_of(&children, &images);
+        index = Some(images);
     }
     if sources.is_empty() && has_images_in_folders(path) {
         sources.push(Source::ClassFolders);
     }
+    if sources.is_empty() {
+        let images = index.unwrap_or_else(|| FileIndex::walk(path)).images.len();
+        return if images == 0 { Ok(None) } else { Err(no_tags(path, images, problems.first())) };
+    }
     let mut sources = sources.into_iter();
     let Some(first) = sources.next() else { return Ok(None) };
-    let mut found = Found::new(first, path);
+    let mut found = Found { index, problems, ..Found::new(first, path) };
     for other in sources {
         let layouts = (other.layout(), found.source.layout());
         let detail = format!("also looks like a {} data set; the folder is read as {}", layouts.0, layouts.1);
@@ -155,9 +191,11 @@ fn in_folder(path: &Path) -> Result<Option<Found>, DataError> {
 fn of_file(path: &Path) -> Option<Found> {
     let root = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let file = path.to_path_buf();
+    if let Some(format) = table_format(path) {
+        return Some(Found::new(Source::table(format, path), root));
+    }
     let extension = path.extension()?.to_string_lossy().to_lowercase();
     let source = match extension.as_str() {
-        "csv" | "tsv" => Source::TagsCsv(file),
         "jsonl" | "ndjson" => Source::TagsJsonl(file),
         "xml" => Source::Cvat(file),
         "json" if is_instance_file(path) => {
@@ -171,6 +209,62 @@ fn of_file(path: &Path) -> Option<Found> {
         _ => return None,
     };
     Some(Found::new(source, root))
+}
+
+/// The files that are tables of tags, the likeliest first, and what is wrong with those that are none.
+fn tables_of(children: &[PathBuf], index: &FileIndex) -> (Vec<Source>, Vec<Problem>) {
+    let (mut tables, mut problems) = (Vec::new(), Vec::new());
+    for file in children {
+        let ignored =
+            |reason: String| Problem::new(ProblemKind::Ignored, file, format!("not read as tags: {reason}"));
+        if is_other_spreadsheet(file) {
+            problems.push(ignored("a spreadsheet of another format; save it as .xlsx or .csv".to_string()));
+        }
+        let Some(format) = table_format(file).filter(|_| file.is_file()) else { continue };
+        match num_images_named(file, format, index) {
+            // The lists that come with a benchmark's images hold no tags, or invented ones.
+            Ok(_) => {
+                let name = file.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+                tables.push((
+                    name.starts_with("test") || name.contains("submission"),
+                    Source::table(format, file),
+                ));
+            }
+            // Texts are seldom tables.
+            Err(_) if extension_is(file, "txt") => {}
+            Err(reason) => problems.push(ignored(reason)),
+        }
+    }
+    tables.sort_by_key(|(is_unlikely, _)| *is_unlikely);
+    (tables.into_iter().map(|(_, source)| source).collect(), problems)
+}
+
+/// The kind of table that a file of this name is.
+fn table_format(file: &Path) -> Option<TableFormat> {
+    let extension = file.extension()?.to_string_lossy().to_lowercase();
+    match extension.as_str() {
+        "csv" | "tsv" | "tab" | "txt" => Some(TableFormat::Csv),
+        "xlsx" | "xlsm" => Some(TableFormat::Xlsx),
+        _ => None,
+    }
+}
+
+fn is_other_spreadsheet(file: &Path) -> bool {
+    ["xls", "ods", "numbers"].iter().any(|extension| extension_is(file, extension))
+}
+
+/// The error of images without tags, with what may be the cause.
+fn no_tags(path: &Path, images: usize, problem: Option<&Problem>) -> DataError {
+    let above = path.canonicalize().ok().and_then(|path| Some(path.parent()?.to_path_buf()));
+    let tag_files = above.iter().flat_map(|above| {
+        ["tags.csv", "tags.tsv", "tags.xlsx", "tags.json", "tags.jsonl"].map(|name| above.join(name))
+    });
+    let above = tag_files.filter(|file| file.is_file()).map(|file| {
+        format!("{}: there is a tag file in the folder above; name that folder instead", file.display())
+    });
+    let described = |problem: &Problem| format!("{}: {}", problem.path.display(), problem.detail);
+    let cause = problem.map(described).or_else(|| above.into_iter().next());
+    DataError::NoTags { path: path.to_path_buf(), images, cause }
 }
 
 /// The devkit may be the folder itself, a folder in it, or a folder in its `VOCdevkit`.

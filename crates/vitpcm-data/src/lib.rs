@@ -18,6 +18,7 @@
 //! ```
 
 mod annotation_file;
+mod class_choice;
 mod class_folders;
 mod class_shares;
 mod coco;
@@ -42,16 +43,22 @@ mod ordered_stream;
 mod png_file;
 mod problem;
 mod random;
+mod reading_note;
 mod same_content;
+mod sentence;
+mod spelling;
 mod split;
+mod table_columns;
+mod table_rows;
 mod tag_rows;
 mod tag_warnings;
 mod tags;
-mod tags_csv;
 mod tags_json;
-mod utf16_text;
+mod tags_table;
+mod text_encoding;
 pub mod views;
 mod voc;
+mod xlsx_rows;
 mod xml_text;
 
 pub use class_shares::{ClassShares, PseudoMasks};
@@ -72,6 +79,8 @@ pub use mask_source::{CocoTruth, MaskSource};
 pub use ordered_stream::OrderedStream;
 pub use problem::{Problem, ProblemKind};
 pub use random::Random;
+pub use reading_note::ReadingNote;
+pub use spelling::ClassLookup;
 pub use split::{Split, SplitBy};
 pub use tag_warnings::{
     ClassImages, ClassPair, ImageDescription, InputGrid, NamedTags, TagWarning, describe_images, tag_warnings,

@@ -2,7 +2,7 @@
 //! set (`dataset.rs`) turns names into indices.
 
 use crate::file_index::{FileIndex, IMAGES, without_folder};
-use crate::{MaskSource, Problem};
+use crate::{MaskSource, Problem, ReadingNote};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ pub(crate) struct Listing {
     pub(crate) class_names: ClassNames,
     pub(crate) mask_coverage: MaskCoverage,
     pub(crate) problems: Vec<Problem>,
+    pub(crate) notes: Vec<ReadingNote>,
 }
 
 /// One image, each at most once in a listing.

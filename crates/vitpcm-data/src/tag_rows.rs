@@ -2,16 +2,17 @@
 //! of one image are joined, and images that no row names are reported. Memory grows with the images and tags that are
 //! met, not with the number of rows.
 
-use crate::file_index::{FileIndex, IMAGES, Unresolved};
+use crate::file_index::{FileIndex, Fit, IndexedFile, Unresolved};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
 use crate::problem::ProblemLog;
-use crate::{Problem, ProblemKind, split};
+use crate::spelling::{folded, tags_in};
+use crate::{Problem, ProblemKind, ReadingNote, split};
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use vitpcm_masks::class_name_fault;
+use vitpcm_masks::{Classes, class_name_fault};
 
 /// One row of a tag file.
 pub(crate) struct TagRow<'a> {
@@ -22,8 +23,8 @@ pub(crate) struct TagRow<'a> {
 
 /// How a row names its image.
 pub(crate) enum ImageName<'a> {
-    /// A path below the data set's folder.
-    Below(Cow<'a, str>),
+    /// A path, below the data set's folder or relative to the tag file.
+    Path(Cow<'a, str>),
     /// A path or URL of another machine, in several spellings: only its end counts.
     Tail(Vec<String>),
 }
@@ -39,6 +40,11 @@ pub(crate) struct TagRows<'a> {
     /// Class names in order, where the file fixes them.
     class_names: Option<Vec<String>>,
     problems: ProblemLog,
+    notes: Vec<ReadingNote>,
+    /// The first cell that was split at something else than the documented `;`, and how many were.
+    split_cells: Option<(String, usize)>,
+    /// Folded names of listed classes that contain a separator.
+    whole_names: HashSet<String>,
 }
 
 /// An image that rows have named.
@@ -46,8 +52,39 @@ struct RowEntry {
     image: usize,
     tags: BTreeSet<u32>,
     splits: BTreeSet<u32>,
+    /// What the rows call it, where only the end of that fits.
+    found_by_end: Option<String>,
+    /// Another name that fits as badly: which of the two is meant is not known.
+    rival: Option<String>,
     /// The first row that added nothing, and how many did.
     repetition: Option<(String, usize)>,
+}
+
+impl RowEntry {
+    /// Adds a later row of the same image. What names the image in full is about it; a name that shares only its end is then
+    /// about another image, and is given back.
+    fn join(&mut self, row: RowEntry, place: fmt::Arguments<'_>) -> Option<String> {
+        match (&self.found_by_end, row.found_by_end) {
+            (Some(_), None) => {
+                let displaced = self.found_by_end.take();
+                *self = RowEntry { found_by_end: None, ..row };
+                return displaced;
+            }
+            (None, Some(other)) => return Some(other),
+            (Some(name), Some(other)) if *name != other => {
+                self.rival.get_or_insert(other);
+                return None;
+            }
+            _ => {}
+        }
+        // One row a tag is a common way to write several; only a row that adds nothing is a duplicate.
+        if row.tags.iter().all(|tag| self.tags.contains(tag)) {
+            self.repetition.get_or_insert_with(|| (place.to_string(), 0)).1 += 1;
+        }
+        self.tags.extend(row.tags);
+        self.splits.extend(row.splits);
+        None
+    }
 }
 
 /// Each name once, by number.
@@ -74,8 +111,11 @@ impl Names {
 }
 
 impl<'a> TagRows<'a> {
-    /// No rows yet. `source` is the tag file.
-    pub(crate) fn new(index: &'a FileIndex, source: &'a Path) -> Self {
+    /// No rows yet. `source` is the tag file; `classes` are those of the data set's class list, if it has one.
+    pub(crate) fn new(index: &'a FileIndex, source: &'a Path, classes: Option<&Classes>) -> Self {
+        let names = classes.iter().flat_map(|classes| classes.names());
+        let whole_names =
+            names.filter(|name| tags_in(name).nth(1).is_some()).map(|name| folded(name)).collect();
         TagRows {
             index,
             source,
@@ -85,12 +125,16 @@ impl<'a> TagRows<'a> {
             split_names: Names::default(),
             class_names: None,
             problems: ProblemLog::default(),
+            notes: Vec::new(),
+            split_cells: None,
+            whole_names,
         }
     }
 
     /// Forgets the rows, where a file that breaks off must not pass for a whole one.
     pub(crate) fn clear(&mut self) {
-        *self = TagRows::new(self.index, self.source);
+        let whole_names = std::mem::take(&mut self.whole_names);
+        *self = TagRows { whole_names, ..TagRows::new(self.index, self.source, None) };
     }
 
     /// Fixes the classes and their order.
@@ -108,18 +152,42 @@ impl<'a> TagRows<'a> {
         self.problems.add(kind, || Problem::new(kind, self.source, detail.to_string()));
     }
 
+    /// Notes how the file was understood.
+    pub(crate) fn add_note(&mut self, note: ReadingNote) {
+        self.notes.push(note);
+    }
+
+    /// The tags of a cell that may hold several. A cell that is the name of a listed class is that class, whatever it contains.
+    pub(crate) fn tags_of_cell<'c>(&mut self, cell: &'c str) -> Vec<Cow<'c, str>> {
+        if !self.whole_names.is_empty() && self.whole_names.contains(&folded(cell)) {
+            return vec![Cow::Borrowed(cell)];
+        }
+        let tags: Vec<Cow<'_, str>> = tags_in(cell).map(Cow::Borrowed).collect();
+        if tags.len() > 1 && cell.contains([',', '|', '\n']) {
+            self.split_cells.get_or_insert_with(|| (cell.chars().take(80).collect(), 0)).1 += 1;
+        }
+        tags
+    }
+
+    /// The name of the tag file, for notes.
+    pub(crate) fn file(&self) -> String {
+        file_name_of(self.source)
+    }
+
     /// Takes a row; `place` is where in the file it stands, for messages: `line 7`, `task 12`.
     pub(crate) fn add(&mut self, row: TagRow<'_>, place: fmt::Arguments<'_>) {
         let (found, name) = match row.image {
-            ImageName::Below(name) => (self.index.resolve(&name, &[IMAGES]), name),
+            ImageName::Path(name) => (self.index.resolve_row(&name), name),
             ImageName::Tail(spellings) => {
                 let found = spellings.iter().map(|name| self.index.resolve_tail(name)).find(Result::is_ok);
                 let first = spellings.first().cloned().unwrap_or_default();
-                (found.unwrap_or_else(|| self.index.resolve_tail(&first)), first.into())
+                let found = found.unwrap_or_else(|| self.index.resolve_tail(&first));
+                (found.map(|image| (image, Fit::Whole)), first.into())
             }
         };
-        let image = match found {
-            Ok(image) => image,
+        let (image, fit) = match found {
+            Ok(found) => found,
+            Err(Unresolved::Elsewhere) => return,
             Err(why) => {
                 let problem = || problem_of_unresolved(self.index, self.source, place, &name, &why);
                 return self.problems.add(why.kind(), problem);
@@ -132,19 +200,20 @@ impl<'a> TagRows<'a> {
         }
         let tags: BTreeSet<u32> = tags.map(|tag| self.tag_names.number(tag)).collect();
         let splits = row.split.iter().map(|name| self.split_names.number(&split::tidy(name))).collect();
+        let found_by_end = (fit == Fit::End).then(|| name.to_string());
+        let row = RowEntry { image, tags, splits, found_by_end, rival: None, repetition: None };
         match self.entry_of_image.get(&image) {
             None => {
                 self.entry_of_image.insert(image, self.entries.len());
-                self.entries.push(RowEntry { image, tags, splits, repetition: None });
+                self.entries.push(row);
             }
             Some(&earlier) => {
-                let entry = &mut self.entries[earlier];
-                // One row a tag is a common way to write several; only a row that adds nothing is a duplicate.
-                if tags.iter().all(|tag| entry.tags.contains(tag)) {
-                    entry.repetition.get_or_insert_with(|| (place.to_string(), 0)).1 += 1;
+                if let Some(name) = self.entries[earlier].join(row, place) {
+                    let problem = || {
+                        problem_of_unresolved(self.index, self.source, "a row", &name, &Unresolved::Missing)
+                    };
+                    self.problems.add(ProblemKind::TagWithoutImage, problem);
                 }
-                entry.tags.extend(tags);
-                entry.splits.extend(splits);
             }
         }
     }
@@ -152,29 +221,45 @@ impl<'a> TagRows<'a> {
     /// The images with everything that rows said about them.
     pub(crate) fn finish(self) -> Listing {
         let source: Arc<Path> = self.source.into();
-        let file_name = file_name_of(self.source);
-        let mut problems = self.problems.finish(self.source);
-        for (i, image) in self.index.images.iter().enumerate() {
-            if !self.entry_of_image.contains_key(&i) {
-                let detail = format!("{file_name} does not name it; left out");
-                problems.push(Problem::new(ProblemKind::ImageWithoutTag, &image.path, detail));
-            }
+        let file = file_name_of(self.source);
+        let (mut problems, mut notes) = (self.problems.finish(self.source), self.notes);
+        let is_unlisted = |(i, _): &(usize, &IndexedFile)| !self.entry_of_image.contains_key(i);
+        let unlisted = self.index.images.iter().enumerate().filter(is_unlisted);
+        let names: Vec<String> = unlisted.map(|(_, image)| image.relative.clone()).collect();
+        if !names.is_empty() {
+            notes.push(ReadingNote::Unlisted { file: file.clone(), names });
         }
+        if let Some((example, cells)) = self.split_cells {
+            notes.push(ReadingNote::SplitCells { file: file.clone(), cells, example });
+        }
+        let mut found_by_end: Option<(String, String, usize)> = None;
         let mut entries = Vec::with_capacity(self.entries.len());
-        for RowEntry { image, tags, splits, repetition } in self.entries {
+        for RowEntry { image, tags, splits, found_by_end: name, rival, repetition } in self.entries {
+            let IndexedFile { path, relative } = &self.index.images[image];
+            if let (Some(name), Some(rival)) = (&name, rival) {
+                let detail =
+                    format!("{file} names `{name}` and `{rival}`, which may both be this image; left out");
+                problems.push(Problem::new(ProblemKind::AmbiguousName, path, detail));
+                continue;
+            }
+            if let Some(name) = name {
+                found_by_end.get_or_insert_with(|| (name, relative.clone(), 0)).2 += 1;
+            }
             if let Some((place, count)) = repetition {
-                let mut detail = format!("{place} of {file_name} repeats an earlier row");
+                let mut detail = format!("{place} of {file} repeats an earlier row");
                 if count > 1 {
                     detail += &format!(", as do {} more", count - 1);
                 }
-                let path = &self.index.images[image].path;
                 problems.push(Problem::new(ProblemKind::DuplicateEntry, path, detail));
             }
             let (tags, splits) = (self.tag_names.of(&tags), self.split_names.of(&splits));
             entries.push(Entry::of_indexed(self.index, image, source.clone(), tags, splits));
         }
+        if let Some((name, image, images)) = found_by_end {
+            notes.push(ReadingNote::FoundByFileName { file, images, name, image });
+        }
         let class_names = self.class_names.map_or(ClassNames::Met, ClassNames::Given);
-        Listing { entries, class_names, mask_coverage: MaskCoverage::Whole, problems }
+        Listing { entries, class_names, mask_coverage: MaskCoverage::Whole, problems, notes }
     }
 }
 
@@ -188,7 +273,7 @@ pub(crate) fn problem_of_unresolved(
 ) -> Problem {
     let origin = format!("{place} of {}", file_name_of(source));
     match why {
-        Unresolved::Missing => {
+        Unresolved::Missing | Unresolved::Elsewhere => {
             let detail = format!("{origin} names `{name}`, but there is no such image");
             Problem::new(why.kind(), index.root.join(name), detail)
         }
@@ -202,8 +287,10 @@ pub(crate) fn problem_of_unresolved(
             Problem::new(why.kind(), source, detail)
         }
         Unresolved::Ambiguous(files) => {
-            let detail =
-                format!("{place} names `{name}`, which may be any of {}; left out", files.join(", "));
+            let detail = format!(
+                "{place} names `{name}`, which may be any of {}; write its folder too",
+                files.join(", ")
+            );
             Problem::new(why.kind(), source, detail)
         }
     }

@@ -2,6 +2,8 @@
 //! counterexamples, classes that never come apart, equal images with different tags, images too large for the
 //! network's input. Computed from descriptions of the images; only [`describe_images`] reads files.
 
+use crate::sentence::{counted, listed, listed_with};
+use crate::spelling::{are_similar, folded};
 use crate::{ImageLimits, TaggedImage, Tags, read_image_header, same_content};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -17,10 +19,23 @@ const NEARLY_ALWAYS_PERCENT: usize = 95;
 const LEAST_TOGETHER: usize = 5;
 /// An image is coarse where its longer side is reduced by more than this: full HD is at 448 pixels, 1600 pixels are not.
 const COARSE_REDUCTION: usize = 4;
+/// Names of classes that say that nothing is to be found, folded; a name with the word `healthy` is one as well.
+const NOTHING_TO_FIND: [&str; 12] = [
+    "normal",
+    "ok",
+    "good",
+    "clean",
+    "negative",
+    "no disease",
+    "no defect",
+    "no defects",
+    "defect free",
+    "no damage",
+    "undamaged",
+    "intact",
+];
 /// Coarse images below this share of all, in percent, are not worth a warning.
 const COARSE_PERCENT: usize = 10;
-/// So many classes, pairs or images are named in a sentence; the fields have them all.
-const NAMED: usize = 8;
 
 /// What the warnings need to know of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +111,16 @@ pub enum TagWarning {
     UnusedClasses {
         /// Their names.
         classes: Vec<String>,
+    },
+    /// Classes whose names look like one that was written in two ways.
+    SimilarNames {
+        /// The pairs, the rarer class first.
+        pairs: Vec<[ClassImages; 2]>,
+    },
+    /// Classes that say that nothing is to be found, such as `healthy`.
+    NothingToFind {
+        /// The classes.
+        classes: Vec<ClassImages>,
     },
     /// Images with the same content but different tags.
     ContradictoryDuplicates {
@@ -186,6 +211,8 @@ pub fn tag_warnings(classes: &Classes, images: &[ImageDescription<'_>], input: I
         vec![Some(TagWarning::NoTags { images: images.len() })]
     } else {
         vec![
+            counts.similar_names(),
+            counts.nothing_to_find(),
             counts.few_negatives(),
             counts.always_together(),
             counts.few_images(),
@@ -276,6 +303,25 @@ impl<'a> Counts<'a> {
         (!classes.is_empty()).then_some(TagWarning::FewImages { classes })
     }
 
+    fn similar_names(&self) -> Option<TagWarning> {
+        let used = self.classes_where(|images| images > 0);
+        let mut pairs = Vec::new();
+        for (i, rarer) in used.iter().enumerate() {
+            let similar = used[i + 1..].iter().filter(|other| are_similar(&rarer.class, &other.class));
+            pairs.extend(similar.map(|other| [rarer.clone(), other.clone()]));
+        }
+        (!pairs.is_empty()).then_some(TagWarning::SimilarNames { pairs })
+    }
+
+    fn nothing_to_find(&self) -> Option<TagWarning> {
+        let mut classes = self.classes_where(|images| images > 0);
+        classes.retain(|it| {
+            let name = folded(&it.class.replace(['-', '_'], " "));
+            NOTHING_TO_FIND.contains(&name.as_str()) || name.split(' ').any(|word| word == "healthy")
+        });
+        (!classes.is_empty()).then_some(TagWarning::NothingToFind { classes })
+    }
+
     fn unused_classes(&self) -> Option<TagWarning> {
         let unused = self.classes_where(|images| images == 0);
         let classes: Vec<String> = unused.into_iter().map(|class| class.class).collect();
@@ -358,6 +404,19 @@ impl TagWarning {
                 let names = listed(classes, |name| format!("`{name}`"));
                 format!("no image has {names}: masks will not contain what no image teaches")
             }
+            TagWarning::SimilarNames { pairs } => {
+                let counted = |it: &ClassImages| format!("`{}` ({})", it.class, counted(it.images, "image"));
+                let pair =
+                    |[rarer, other]: &[ClassImages; 2]| format!("{} and {}", counted(rarer), counted(other));
+                format!("{}: two classes with nearly the same name", listed(pairs, pair))
+            }
+            TagWarning::NothingToFind { classes } => {
+                let classes =
+                    listed(classes, |it| format!("`{}` ({})", it.class, counted(it.images, "image")));
+                format!(
+                    "{classes}: as a class it gets a mask of its own, although it says that nothing is to be found"
+                )
+            }
             TagWarning::ContradictoryDuplicates { groups } => {
                 let image = |it: &NamedTags| {
                     let tags = if it.tags.is_empty() { "no tags".to_string() } else { it.tags.join(", ") };
@@ -402,6 +461,15 @@ impl TagWarning {
             TagWarning::UnusedClasses { .. } => {
                 "add images with them, or remove them from the class list".to_string()
             }
+            TagWarning::SimilarNames { pairs } => {
+                let pair = |[rarer, other]: &[ClassImages; 2]| format!("`{}` for `{}`", other.class, rarer.class);
+                format!("if they are the same thing, write {}", listed(pairs, pair))
+            }
+            TagWarning::NothingToFind { .. } => {
+                "leave the tags of these images empty, so that they are negative examples; keep the class if you want a \
+                 mask of it"
+                    .to_string()
+            }
             TagWarning::ContradictoryDuplicates { .. } => {
                 "keep one image of each, with the right tags".to_string()
             }
@@ -418,20 +486,4 @@ impl fmt::Display for TagWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}. To do: {}.", self.finding(), self.advice())
     }
-}
-
-/// The first few, separated by commas, and how many more there are.
-fn listed<T>(items: &[T], text: impl Fn(&T) -> String) -> String {
-    listed_with(items, text, ", ")
-}
-
-fn listed_with<T>(items: &[T], text: impl Fn(&T) -> String, separator: &str) -> String {
-    let named: Vec<String> = items.iter().take(NAMED).map(text).collect();
-    let more = items.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    named.join(separator) + &more
-}
-
-fn counted(count: usize, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }

@@ -1,12 +1,14 @@
 //! `tags.json`, a list of `{"image": …, "tags": […]}` or one object from image to tags, and `tags.jsonl`, one such
-//! object a line. `file_name` and `labels` are understood for `image` and `tags`; `split` is optional.
+//! object a line. The headings of tables are understood for `image` and `tags`; `split` is optional.
 
 use crate::annotation_file;
+use crate::table_columns::{IMAGE_HEADINGS, TAG_HEADINGS};
 use crate::tag_rows::{ImageName, TagRow, TagRows};
+use crate::text_encoding::utf8_text;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, Read};
 use std::path::Path;
 
 /// Longer than any line of a tag file.
@@ -19,9 +21,9 @@ pub(crate) fn read_json(path: &Path, rows: &mut TagRows<'_>) {
     let read = annotation_file::read_json_items(path, what, |image, item| {
         number += 1;
         let Some(image) = image else { return add_item(&item, format_args!("item {number}"), rows) };
-        match names_of(&item) {
+        match names_of(&item, rows) {
             Some(tags) => {
-                let row = TagRow { image: ImageName::Below(image.as_str().into()), tags, split: None };
+                let row = TagRow { image: ImageName::Path(image.as_str().into()), tags, split: None };
                 rows.add(row, format_args!("`{image}`"));
             }
             None => rows.add_unreadable(format_args!("`{image}`: the tags are not a list of names")),
@@ -35,16 +37,13 @@ pub(crate) fn read_json(path: &Path, rows: &mut TagRows<'_>) {
 
 /// Reads `tags.jsonl`; a bad line is a problem, the others count.
 pub(crate) fn read_jsonl(path: &Path, rows: &mut TagRows<'_>) {
-    let mut file = match annotation_file::open(path) {
-        Ok(file) => BufReader::with_capacity(1 << 16, file),
+    let mut file = match annotation_file::open(path).and_then(utf8_text) {
+        Ok(file) => file,
         Err(error) => return rows.add_unreadable(error),
     };
     let mut line = Vec::new();
     let mut number = 0;
     let mut read_line = |line: &mut Vec<u8>| {
-        if number == 0 {
-            annotation_file::skip_byte_order_mark(&mut file)?;
-        }
         number += 1;
         line.clear();
         let length = file.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', line)?;
@@ -73,29 +72,29 @@ pub(crate) fn read_jsonl(path: &Path, rows: &mut TagRows<'_>) {
 }
 
 fn add_item(item: &Value, place: fmt::Arguments<'_>, rows: &mut TagRows<'_>) {
-    let get = |keys: [&str; 2]| keys.iter().find_map(|key| item.get(key));
-    let Some(image) = get(["image", "file_name"]).and_then(Value::as_str).map(str::trim) else {
+    let get =
+        |keys: &[&str]| keys.iter().find_map(|key| item.get(key).or_else(|| item.get(key.replace(' ', "_"))));
+    let Some(image) = get(&IMAGE_HEADINGS).and_then(Value::as_str).map(str::trim) else {
         return rows.add_unreadable(format_args!("{place}: expected an object with the name of an `image`"));
     };
     // A missing list is a slip rather than a negative, which is written [].
-    let Some(tags) = get(["tags", "labels"]).and_then(names_of) else {
+    let Some(tags) = get(&TAG_HEADINGS).and_then(|tags| names_of(tags, rows)) else {
         return rows.add_unreadable(format_args!("{place}: expected `tags`, a list of names"));
     };
     let split = item.get("split").and_then(Value::as_str).map(str::trim).filter(|split| !split.is_empty());
-    rows.add(TagRow { image: ImageName::Below(image.into()), tags, split: split.map(Cow::Borrowed) }, place);
+    rows.add(TagRow { image: ImageName::Path(image.into()), tags, split: split.map(Cow::Borrowed) }, place);
 }
 
-/// Names from a list of strings or numbers, or from one string with `;` between names.
-fn names_of(tags: &Value) -> Option<Vec<Cow<'_, str>>> {
-    let name = |value: &'_ Value| match value {
+/// Names from a list of strings or numbers, or from one string with separators between names.
+fn names_of<'a>(tags: &'a Value, rows: &mut TagRows<'_>) -> Option<Vec<Cow<'a, str>>> {
+    let name = |value: &'a Value| match value {
+        Value::String(name) => Some(Cow::Borrowed(name.as_str())),
         Value::Number(number) => Some(Cow::Owned(number.to_string())),
         _ => None,
     };
     match tags {
-        Value::Array(items) => {
-            items.iter().map(|item| item.as_str().map(Cow::Borrowed).or_else(|| name(item))).collect()
-        }
-        Value::String(names) => Some(names.split(';').map(Cow::Borrowed).collect()),
+        Value::Array(items) => items.iter().map(name).collect(),
+        Value::String(names) => Some(rows.tags_of_cell(names)),
         other => name(other).map(|name| vec![name]),
     }
 }

@@ -5,7 +5,7 @@ use crate::file_index::{FileIndex, file_name, without_extension};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
 use crate::tag_rows::problem_of_unresolved;
 use crate::xml_text::text_of_reference;
-use crate::{Difficult, MaskSource, Problem, ProblemKind, annotation_file, split};
+use crate::{Difficult, MaskSource, Problem, ProblemKind, ReadingNote, annotation_file, split};
 use quick_xml::Reader;
 use quick_xml::events::Event;
 use rayon::prelude::*;
@@ -28,35 +28,48 @@ pub(crate) fn read(root: &Path, images: &FileIndex, difficult: Difficult) -> Lis
         problems.push(Problem::new(ProblemKind::ImageWithoutTag, root.join("Annotations"), detail));
     }
     let listed: Vec<(usize, Vec<String>)> = listed.into_iter().collect();
-    let read: Vec<(Option<Entry>, Option<Problem>)> = listed
+    let read: Vec<Result<(Entry, Annotated), Problem>> = listed
         .into_par_iter()
         .map(|(image, splits)| {
             let id = without_extension(&images.images[image].relative);
             let source = annotations.as_ref().map(|folder| folder.join(format!("{id}.xml")));
-            let (tags, problem) = match &source {
-                None => (Vec::new(), None),
-                Some(path) => match read_objects(path) {
-                    Ok(objects) => (tags_of(objects, difficult), None),
-                    Err(problem) if problem.kind == ProblemKind::ImageWithoutTag => {
-                        (Vec::new(), Some(problem))
-                    }
-                    // Half of the objects would pass for all of them; better no image than wrong tags.
-                    Err(problem) => return (None, Some(problem)),
+            let (tags, annotated) = match &source {
+                None => (Vec::new(), Annotated::Yes),
+                // Half of the objects would pass for all of them; better no image than wrong tags.
+                Some(path) => match read_objects(path)? {
+                    Some(objects) => (tags_of(objects, difficult), Annotated::Yes),
+                    None => (Vec::new(), Annotated::No),
                 },
             };
             let source = source.unwrap_or_else(|| root.to_path_buf());
             let splits = splits.into_iter().map(Arc::from).collect();
             let mut entry = Entry::of_indexed(images, image, source.into(), tags, splits);
             entry.truth = mask_folder.mask_of(id).map(MaskSource::Png);
-            (Some(entry), problem)
+            Ok((entry, annotated))
         })
         .collect();
     let mut entries = Vec::with_capacity(read.len());
-    for (entry, problem) in read {
-        entries.extend(entry);
-        problems.extend(problem);
+    let mut names = Vec::new();
+    for image in read {
+        match image {
+            Ok((entry, annotated)) => {
+                if annotated == Annotated::No {
+                    names.push(entry.name.clone());
+                }
+                entries.push(entry);
+            }
+            Err(problem) => problems.push(problem),
+        }
     }
-    Listing { entries, class_names: class_names(root), mask_coverage, problems }
+    let notes = if names.is_empty() { Vec::new() } else { vec![ReadingNote::NoAnnotation { names }] };
+    Listing { entries, class_names: class_names(root), mask_coverage, problems, notes }
+}
+
+/// Whether an image has a file with its objects, where there is a folder of such files.
+#[derive(PartialEq, Eq)]
+enum Annotated {
+    Yes,
+    No,
 }
 
 /// The masks, by image id.
@@ -182,16 +195,16 @@ fn tags_of(objects: Vec<Object>, difficult: Difficult) -> Vec<Arc<str>> {
     objects.into_iter().filter(counts).map(|object| object.name.into()).collect()
 }
 
-fn read_objects(path: &Path) -> Result<Vec<Object>, Problem> {
+/// The objects of an annotation; none if there is no such file.
+fn read_objects(path: &Path) -> Result<Option<Vec<Object>>, Problem> {
+    let unreadable = |detail: String| Problem::new(ProblemKind::UnreadableAnnotation, path, detail);
     match annotation_file::read(path) {
-        Ok(bytes) => parse_objects(&String::from_utf8_lossy(&bytes)).map_err(|reason| {
-            let detail = format!("{reason}; the image is left out");
-            Problem::new(ProblemKind::UnreadableAnnotation, path, detail)
-        }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(Problem::new(ProblemKind::ImageWithoutTag, path, "no annotation of this name"))
+        Ok(bytes) => {
+            let objects = parse_objects(&String::from_utf8_lossy(&bytes));
+            objects.map(Some).map_err(|reason| unreadable(format!("{reason}; the image is left out")))
         }
-        Err(error) => Err(Problem::new(ProblemKind::UnreadableAnnotation, path, error.to_string())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unreadable(error.to_string())),
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod folders;
 
-use folders::{Folder, demand, problems, splits, tags};
+use folders::{Folder, demand, notes, problems, splits, tags};
 use std::collections::BTreeMap;
 use vitpcm_data::{Dataset, ImageLimits, Layout, OpenOptions, ProblemKind, SplitBy};
 
@@ -96,7 +96,7 @@ fn a_quote_that_is_not_closed_costs_one_line() {
     let dataset = folder.open();
     let found = problems(&folder, dataset.problems());
     demand(&found, ProblemKind::UnreadableAnnotation, "tags.csv", "line 3: a quote is opened and not closed");
-    demand(&found, ProblemKind::ImageWithoutTag, "a.jpg", "left out");
+    assert!(notes(&dataset).contains("1 image not in tags.csv, left out: a.jpg"), "{}", notes(&dataset));
     demand(&found, ProblemKind::TagWithoutImage, "gone.jpg", "line 6");
     assert_eq!(tags(&dataset), BTreeMap::from([("b.jpg", vec!["dog"]), ("c.jpg", vec!["dog"])]));
 }
@@ -150,8 +150,8 @@ fn a_bad_json_line_is_named_and_the_others_count() {
 #[test]
 fn cells_that_are_neither_zero_nor_one_are_named() {
     let folder = Folder::new();
-    folder.images(["a.jpg"]);
-    folder.file("tags.csv", "image,dog,cat\na.jpg,1,maybe\n");
+    folder.images(["a.jpg", "b.jpg"]);
+    folder.file("tags.csv", "image,dog,cat\na.jpg,1,maybe\nb.jpg,1,0\n");
     let dataset = folder.open();
     let found = problems(&folder, dataset.problems());
     demand(
@@ -296,5 +296,10 @@ fn of_two_tag_files_one_is_read_and_the_other_named() {
     folder.file("tags.jsonl", "");
     let dataset = folder.open();
     assert_eq!(dataset.layout(), Layout::TagsCsv);
-    demand(&problems(&folder, dataset.problems()), ProblemKind::Ignored, "tags.jsonl", "read as tags.csv");
+    demand(
+        &problems(&folder, dataset.problems()),
+        ProblemKind::Ignored,
+        "tags.jsonl",
+        "read as table of tags (CSV)",
+    );
 }

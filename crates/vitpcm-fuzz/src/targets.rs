@@ -55,6 +55,7 @@ pub static TARGETS: &[Target] = &[
     data_sets::COCO,
     data_sets::VOC_XML,
     data_sets::TAGS_CSV,
+    data_sets::TAGS_XLSX,
     data_sets::TAGS_JSON,
     data_sets::TAGS_JSONL,
     data_sets::LABEL_STUDIO,

@@ -99,3 +99,38 @@ fn a_quote_that_is_never_closed_is_not_read_to_the_end_of_the_file() {
     assert_eq!(problem.detail, "line 2: a quote is opened and not closed on this line");
     assert_eq!(dataset.images().len(), 100);
 }
+
+#[test]
+fn a_workbook_is_held_no_larger_than_its_texts_and_one_row() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let folder = folder_of_images();
+    // 200 000 rows of one row's texts; a sheet that would be 200 megabytes of one cell's text.
+    let cell = |text: &str| format!("<c t=\"inlineStr\"><is><t>{text}</t></is></c>");
+    let heading = format!("<row>{}{}</row>", cell("image"), cell("tags"));
+    let many = rows(|i| format!("<row>{}{}</row>", cell(&format!("{}.png", i % 100)), cell("dog")));
+    let long = format!("<row>{}{}</row>", cell("0.png"), cell(&"x".repeat(100_000)).repeat(2000));
+    for (sheet, num_images) in [(many, 100), (long, 0)] {
+        let path = folder.path().join("labels.xlsx");
+        std::fs::write(&path, workbook(&format!("{heading}{sheet}"))).unwrap();
+        let (dataset, peak) = peak_of(|| Dataset::open(&path, &OpenOptions::default()).unwrap());
+        assert!(peak < 2 * OVERHEAD, "{peak} bytes");
+        assert_eq!(dataset.images().len(), num_images, "{:?}", dataset.problems());
+    }
+}
+
+fn workbook(rows: &str) -> Vec<u8> {
+    let sheet = format!("<worksheet><sheetData>{rows}</sheetData></worksheet>");
+    let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (name, text) in [
+        ("xl/workbook.xml", "<workbook><sheets><sheet r:id=\"r1\"/></sheets></workbook>"),
+        (
+            "xl/_rels/workbook.xml.rels",
+            "<Relationships><Relationship Id=\"r1\" Target=\"sheet.xml\"/></Relationships>",
+        ),
+        ("xl/sheet.xml", sheet.as_str()),
+    ] {
+        archive.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
+        std::io::Write::write_all(&mut archive, text.as_bytes()).unwrap();
+    }
+    archive.finish().unwrap().into_inner()
+}

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use vitpcm::{CrfParams, RawScores, Refinement, Segmentation, TagMode, UnsureBackground};
+use vitpcm_data::ClassLookup;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, LabelMap};
 
@@ -214,15 +215,20 @@ fn crf_params(strength: f32) -> Result<CrfParams, Refusal> {
 }
 
 fn tag_indices(names: &BTreeSet<String>, classes: &Classes) -> Result<Vec<usize>, Refusal> {
-    let index = |name: &String| classes.index_of(name).filter(|&index| index > 0);
+    let lookup = ClassLookup::new(classes);
+    let index = |name: &String| lookup.index_of(name).filter(|&index| index > 0);
     let unknown = |name: &String| {
         let known = classes.names()[1..].join(", ");
         let shown: String = name.chars().take(100).collect();
-        Refusal::unprocessable(format!("the model does not know the tag `{shown}`; it knows {known}"))
+        let question = lookup.question(&shown);
+        Refusal::unprocessable(format!(
+            "the model does not know the tag `{shown}`{question}; it knows {known}"
+        ))
     };
     let mut indices =
         names.iter().map(|name| index(name).ok_or_else(|| unknown(name))).collect::<Result<Vec<_>, _>>()?;
     indices.sort_unstable();
+    indices.dedup();
     Ok(indices)
 }
 

@@ -92,6 +92,11 @@ pub(crate) fn problems<'a>(folder: &Folder, problems: &'a [Problem]) -> Vec<(Pro
     problems.iter().map(|p| (p.kind, below(&p.path), p.detail.as_str())).collect()
 }
 
+/// How the tags were read, one note a line.
+pub(crate) fn notes(dataset: &Dataset) -> String {
+    dataset.notes().iter().map(|note| format!("{note}\n")).collect()
+}
+
 /// Demands a problem of this kind, with this path and these words in its detail.
 #[track_caller]
 pub(crate) fn demand(found: &[(ProblemKind, String, &str)], kind: ProblemKind, path: &str, words: &str) {

@@ -105,17 +105,77 @@ pub(super) const TAGS_CSV: Target = Target {
         "\u{feff}",
         "a.png",
         "val",
+        "|",
+        "sep=;",
+        "filename",
+        "disease",
+        "none",
+        "\u{fffe}",
     ],
     seeds: || {
         vec![
             b"image,tags,split\na.png,dog;cat,train\n\"b.png\",\"a \"\"cat\"\"\",val\n".to_vec(),
             b"image,dog,cat\na.png,1,0\nb.png,0,1\n".to_vec(),
+            b"sep=;\r\nid;Filename;Disease\r\n1;C:\\x\\a.png;Leaf Rust|leaf rust\r\n2;b;K\xe4fer, none\r\n"
+                .to_vec(),
         ]
     },
     subject: |scratch| opened_with(scratch, "tags.csv"),
     repair: None,
     max_bytes: MEMORY,
 };
+
+/// The parts of a workbook that are tried as XML; the zip file around them is tried as well.
+const SHEET: &str = "<sst><si><t>image</t></si><si><t>tags</t></si><si><r><t>a.</t></r><r><t>png</t></r><rPh><t>x</t></rPh></si></sst>\
+    <worksheet><sheetData><row r=\"1\"><c r=\"A1\" t=\"s\"><v>0</v></c><c r=\"B1\" t=\"s\"><v>1</v></c></row>\
+    <row r=\"2\"><c r=\"A2\" t=\"s\"><v>2</v></c><c r=\"B2\" t=\"inlineStr\"><is><t>dog &amp; cat</t></is></c></row>\
+    <row><c t=\"str\"><v>b.png</v></c><c/></row></sheetData></worksheet>";
+
+pub(super) const TAGS_XLSX: Target = Target {
+    name: "tags-xlsx",
+    what: "Excel workbooks with tags, and their sheets",
+    dictionary: &[
+        "<row r=\"1\">",
+        "</row>",
+        "<c r=\"XFD9\" t=\"s\">",
+        "</c>",
+        "<v>",
+        "</v>",
+        "<is><t>",
+        "</t></is>",
+        "<si>",
+        "</si>",
+        "<sheetData>",
+        "</sheetData>",
+        "<sheet r:id=\"r1\"/>",
+        "4294967296",
+        "&#x0;",
+        "<![CDATA[",
+        "PK\u{1}\u{2}",
+        "xl/workbook.xml",
+    ],
+    seeds: || vec![SHEET.as_bytes().to_vec(), workbook(SHEET.as_bytes())],
+    subject: |scratch| {
+        let mut open = opened_with(scratch, "labels.xlsx");
+        Box::new(move |bytes| if bytes.starts_with(b"PK") { open(bytes) } else { open(&workbook(bytes)) })
+    },
+    repair: None,
+    max_bytes: MEMORY,
+};
+
+/// A workbook whose texts and whose sheet are the same bytes.
+fn workbook(sheet: &[u8]) -> Vec<u8> {
+    let parts: [(&str, &[u8]); 4] = [
+        ("xl/workbook.xml", b"<workbook><sheets><sheet r:id=\"r1\"/></sheets></workbook>"),
+        (
+            "xl/_rels/workbook.xml.rels",
+            b"<Relationships><Relationship Id=\"r1\" Target=\"sheet.xml\"/></Relationships>",
+        ),
+        ("xl/sharedStrings.xml", sheet),
+        ("xl/sheet.xml", sheet),
+    ];
+    super::zipped(&parts, zip::CompressionMethod::Stored)
+}
 
 const TAG_WORDS: &[&str] = &[
     "\"image\"",

@@ -1,0 +1,196 @@
+//! The first hour with one's own tags, as a person writes them: paths, spellings, tables, slips. Each stumble says what was
+//! understood or what to do, and ends with the right exit code.
+
+use std::path::Path;
+use std::process::Command;
+use vitpcm_data::DrawnScenes;
+
+/// Six drawn scenes `images/scene-000N.png`, and an untrained model of their classes: disc, square, triangle, cross.
+struct Desk(tempfile::TempDir);
+
+impl Desk {
+    fn new() -> Desk {
+        let desk = Desk(tempfile::tempdir().unwrap());
+        DrawnScenes { seed: 3, side: 32 }.write(&desk.path().join("drawn"), 4, 2).unwrap();
+        std::fs::rename(desk.path().join("drawn/images"), desk.path().join("images")).unwrap();
+        desk.file("names.txt", DrawnScenes::classes().names()[1..].join("\n"));
+        desk.check(
+            &["model", "random", "--backbone=vit-nano16", "--classes=names.txt", "--out=m.safetensors"],
+            0,
+        );
+        desk
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    /// A folder with the images in it, and nothing else.
+    fn photos(&self, folder: &str) {
+        let images = self.path().join(folder).join("images");
+        std::fs::create_dir_all(&images).unwrap();
+        for file in std::fs::read_dir(self.path().join("images")).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), images.join(file.file_name())).unwrap();
+        }
+    }
+
+    /// Runs a command here, expects an exit code, gives all that it said.
+    #[track_caller]
+    fn check(&self, arguments: &[&str], code: i32) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
+        let output = command.current_dir(self.path()).args(arguments).output().unwrap();
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{said}");
+        said
+    }
+
+    /// Segments with an untrained model, and gives all that was said and the tags of the first image.
+    #[track_caller]
+    fn segment(&self, arguments: &[&str], code: i32) -> (String, Vec<String>) {
+        let rest =
+            ["--model=m.safetensors", "--size=32", "--out=out", "--no-report", "--json=tags-read.json"];
+        let said = self.check(&[&["segment"], arguments, &rest].concat(), code);
+        let json = std::fs::read(self.path().join("tags-read.json")).unwrap_or_default();
+        let images: serde_json::Value = serde_json::from_slice(&json).unwrap_or_default();
+        let tags = images[0]["tags"].as_array().into_iter().flatten();
+        (said, tags.map(|tag| tag.as_str().unwrap().to_string()).collect())
+    }
+}
+
+#[track_caller]
+fn demand(said: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(said.contains(part), "`{part}` is missing in\n{said}");
+    }
+}
+
+#[test]
+fn a_tag_file_names_images_by_its_own_folder_by_the_one_given_or_by_file_name() {
+    let desk = Desk::new();
+    desk.photos("tf");
+    let names: Vec<String> = (0..6).map(|i| format!("scene-{i:04}.png")).collect();
+    let table = |folder: &str| -> String {
+        let rows = names.iter().map(|name| format!("{folder}{name},cross\n"));
+        "image,tags\n".chars().map(String::from).chain(rows).collect()
+    };
+    let first = "images/scene-0000.png";
+    for folder in ["images/", "", "D:\\photos\\", "elsewhere/"] {
+        desk.file("tags.csv", table(folder));
+        desk.file("tf/tags.csv", table(folder));
+        for arguments in [
+            &[first, "--tags-file=tags.csv"][..],
+            &["images", "--tags-file=tags.csv"],
+            &["tf/images", "--tags-file=tf/tags.csv"],
+            &["tf", "--tags-file=tf/tags.csv"],
+        ] {
+            let (_, tags) = desk.segment(arguments, 0);
+            assert_eq!(tags, ["cross"], "{folder}: {arguments:?}");
+        }
+    }
+
+    // A name that two images have is named with both; the images that are named in full are done.
+    std::fs::copy(desk.path().join(first), desk.path().join("scene-0000.png")).unwrap();
+    desk.file("tags.csv", table(""));
+    let (said, _) = desk.segment(&["images", "--tags-file=tags.csv"], 1);
+    demand(
+        &said,
+        &["line 2 names `scene-0000.png`", "./scene-0000.png, images/scene-0000.png; write its folder too"],
+    );
+    demand(&said, &["scene-0000.png: the tag file does not name it", "5 images segmented"]);
+    let (said, _) = desk.segment(&["scene-0000.png", "--tags-file=names.txt"], 2);
+    demand(&said, &["names.txt: it names none of the images (scene-0000.png)"]);
+}
+
+#[test]
+fn an_image_that_is_not_named_does_not_get_the_tags_of_one_of_the_same_name() {
+    let desk = Desk::new();
+    desk.photos("data/train");
+    desk.photos("data/val");
+    desk.file("data/tags.csv", "image,tags\ntrain/images/scene-0000.png,cross\n");
+    let unnamed = "data/val/images/scene-0000.png";
+    for tags in ["--tags-file=data/tags.csv", "--tags-file=data"] {
+        let (said, _) = desk.segment(&[unnamed, tags], 2);
+        demand(&said, &[&format!("it names none of the images ({unnamed})")]);
+        assert_eq!(desk.segment(&["data/train/images/scene-0000.png", tags], 0).1, ["cross"]);
+    }
+    // A copy outside of the data set is that image.
+    assert_eq!(desk.segment(&["images/scene-0000.png", "--tags-file=data"], 0).1, ["cross"]);
+}
+
+#[test]
+fn class_names_are_typed_in_any_case_and_slips_are_asked_about() {
+    let desk = Desk::new();
+    let (_, tags) = desk.segment(&["images", "--tags= CROSS,Disc,cross"], 0);
+    assert_eq!(tags, ["cross", "disc"]);
+    let (said, _) = desk.segment(&["images", "--tags=crosss"], 2);
+    demand(&said, &["the model does not know `crosss` (did you mean `cross`?); it knows disc, square"]);
+    desk.file("tags.csv", "image,tags\nscene-0000.png,Squares\n");
+    let (said, _) = desk.segment(&["images/scene-0000.png", "--tags-file=tags.csv"], 2);
+    demand(&said, &["tags.csv: the model does not know `Squares` (did you mean `square`?)"]);
+    desk.file("tags.csv", "image,tags\nscene-0000.png,SQUARE\n");
+    assert_eq!(desk.segment(&["images/scene-0000.png", "--tags-file=tags.csv"], 0).1, ["square"]);
+}
+
+#[test]
+fn inspect_train_and_masks_say_what_was_merged_and_what_looks_like_a_slip() {
+    let desk = Desk::new();
+    desk.photos("leaves");
+    let rows = "id,filename,disease\n1,scene-0000.png,Leaf rust\n2,scene-0001.png,leaf rust\n3,scene-0002.png,\"leaf rust, Miner\"\n\
+        4,scene-0003.png,miner|healthy\n5,scene-0004.png,miners\n6,scene-0005.png,\n";
+    desk.file("leaves/labels.csv", rows);
+    let said = desk.check(&["data", "inspect", "leaves"], 0);
+    let merged = "`Leaf rust` (1 image), `leaf rust` (2 images) are one class, `leaf rust`";
+    let warned = ["`miners` (1 image) and `miner` (2 images)", "`healthy` (1 image)"];
+    demand(&said, &["6 images, 1 of them without tags (negative examples); 4 classes", "no problems found"]);
+    demand(&said, &["images from `filename`, tags from `disease`; not used: `id`", merged, "2 cells split"]);
+    demand(&said, &warned);
+    let said = desk.check(&["masks", "leaves", "--out=masks", "--dry-run"], 0);
+    demand(&said, &[merged, "2 cells split", warned[0], warned[1]]);
+    let train = [
+        "train",
+        "--data=leaves",
+        "--out=run",
+        "--backbone=vit-nano16",
+        "--weights=none",
+        "--epochs=1",
+        "--set=model.grid=4",
+    ];
+    let said = desk.check(&train, 0);
+    demand(&said, &[merged, "2 cells split", warned[0], warned[1]]);
+}
+
+#[test]
+fn tables_that_say_nothing_end_with_an_error_and_how_to_write_tags() {
+    let desk = Desk::new();
+    desk.photos("leaves");
+    let commands: [&[&str]; 3] = [
+        &["data", "inspect", "leaves"],
+        &["masks", "leaves", "--out=masks"],
+        &["train", "--data=leaves", "--out=run", "--backbone=vit-nano16", "--weights=none"],
+    ];
+    let refused = |parts: &[&str]| {
+        for command in commands {
+            let said = desk.check(command, 3);
+            demand(&said, parts);
+            assert!(!said.contains("\\n"), "{said}");
+            demand(&said, &["    image,tags\n    a.jpg,rust;mildew"]);
+        }
+    };
+    refused(&["leaves: 6 images, and none of them has a tag"]);
+    desk.file("leaves/labels.csv", "image,place,weather\nscene-0000.png,field,sun\n");
+    refused(&["labels.csv: not read as tags: which column holds the tags? It may be `place`, `weather`"]);
+    desk.file("leaves/tags.csv", "image,tags\nscene-0000.png,\nscene-0001.png,none\n");
+    refused(&["2 images, and none of them has a tag"]);
+    desk.file("leaves/tags.csv", "filename,place,weather\nscene-0000.png,field,sun\n");
+    refused(&["no tagged image", "tags.csv: unreadable annotation: which column holds the tags?"]);
+    std::fs::remove_file(desk.path().join("leaves/labels.csv")).unwrap();
+    let said = desk.check(&["data", "inspect", "leaves/images"], 3);
+    demand(&said, &["tags.csv: there is a tag file in the folder above; name that folder instead"]);
+}

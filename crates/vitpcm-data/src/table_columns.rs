@@ -1,0 +1,353 @@
+//! Which column of a table holds what: the images, their tags or one column for each class, the split. Told by the headings and
+//! by a sample of the rows.
+
+use crate::ReadingNote;
+use crate::file_index::{FileIndex, has_image_extension};
+use crate::sentence::{listed, quoted};
+use crate::spelling::{folded, is_no_tag};
+use crate::split;
+use crate::table_rows::{MAX_CELLS, Row};
+use std::collections::HashSet;
+use std::path::Path;
+use vitpcm_masks::class_name_fault;
+
+/// Headings of the images, the best first: of `id` and `filename` the latter is it. Folded, with spaces for `_` and `-`.
+pub(crate) const IMAGE_HEADINGS: [&str; 22] = [
+    "image",
+    "images",
+    "filename",
+    "file name",
+    "file",
+    "image path",
+    "image name",
+    "image file",
+    "filepath",
+    "file path",
+    "path",
+    "image filename",
+    "img",
+    "img name",
+    "img path",
+    "photo",
+    "picture",
+    "files",
+    "url",
+    "name",
+    "image id",
+    "id",
+];
+
+/// Headings of tags, the best first.
+pub(crate) const TAG_HEADINGS: [&str; 34] = [
+    "tags",
+    "tag",
+    "labels",
+    "label",
+    "classes",
+    "class",
+    "categories",
+    "category",
+    "class name",
+    "label name",
+    "category name",
+    "diseases",
+    "disease",
+    "defects",
+    "defect",
+    "damage",
+    "diagnosis",
+    "condition",
+    "findings",
+    "finding",
+    "finding labels",
+    "symptoms",
+    "symptom",
+    "pests",
+    "pest",
+    "species",
+    "objects",
+    "object",
+    "contents",
+    "annotation",
+    "annotations",
+    "target",
+    "keywords",
+    "type",
+];
+
+const SPLIT_HEADINGS: [&str; 2] = ["split", "subset"];
+/// These are splits only where every cell is `train`, `val` or `test`.
+const LIKELY_SPLIT_HEADINGS: [&str; 4] = ["set", "partition", "phase", "usage"];
+
+/// Headings of what counts the rows.
+const NUMBER_HEADINGS: [&str; 9] = ["", "id", "index", "idx", "no", "nr", "number", "#", "unnamed: 0"];
+
+/// Which column holds what.
+pub(crate) struct Columns {
+    /// Cells of the first row; a later row has no more.
+    pub(crate) num_columns: usize,
+    pub(crate) image: usize,
+    pub(crate) split: Option<usize>,
+    pub(crate) tags: TagColumns,
+    /// Whether the first row is a heading.
+    pub(crate) has_heading: bool,
+    /// Images that the sample names.
+    pub(crate) num_found: usize,
+}
+
+/// Where the tags are.
+pub(crate) enum TagColumns {
+    /// Columns with names.
+    Names(Vec<usize>),
+    /// A column for each class, by its heading.
+    OneHot(Vec<(usize, String)>),
+}
+
+impl Columns {
+    /// From the first rows of a table; or what is missing.
+    pub(crate) fn of_sample(rows: &[Row<'_>], index: &FileIndex) -> Result<Columns, String> {
+        let sample =
+            Sample::of(rows, index).ok_or("no row in it; expected a heading such as `image,tags`")?;
+        let image = sample.image_column()?;
+        let has_heading =
+            !sample.first_row_names_image[image] || sample.rank(image, &IMAGE_HEADINGS).is_some();
+        if has_heading && rows.len() == 1 {
+            return Err("a heading, and no row below it".to_string());
+        }
+        let split = sample.split_column(image, has_heading);
+        let rest: Vec<usize> =
+            (0..sample.num_columns).filter(|&column| column != image && Some(column) != split).collect();
+        let tags = match has_heading {
+            true => sample.tag_columns(&rest)?,
+            false => TagColumns::Names(vec![sample.only_tag_column(&rest)?]),
+        };
+        let num_columns = if has_heading { sample.num_columns } else { sample.num_columns.max(2) };
+        let num_found = sample.num_found[image];
+        Ok(Columns { num_columns, image, split, tags, has_heading, num_found })
+    }
+
+    /// What is worth saying about the choice: it is not, where there was none to make.
+    pub(crate) fn note(&self, first_row: &Row<'_>, file: String) -> Option<ReadingNote> {
+        let heading =
+            |column: usize| first_row.cells.get(column).map_or_else(String::new, |cell| cell.to_string());
+        let tags: Vec<usize> = match &self.tags {
+            TagColumns::Names(columns) => columns.clone(),
+            TagColumns::OneHot(columns) => columns.iter().map(|(column, _)| *column).collect(),
+        };
+        let is_used =
+            |column: usize| column == self.image || Some(column) == self.split || tags.contains(&column);
+        let unused: Vec<String> = (0..self.num_columns)
+            .filter(|&column| !is_used(column))
+            .map(heading)
+            .filter(|it| !it.is_empty())
+            .collect();
+        let is_usual = |&column: &usize| TAG_HEADINGS[..8].contains(&tidy(&heading(column)).as_str());
+        let is_plain = matches!(self.tags, TagColumns::OneHot(_)) || tags.iter().all(is_usual);
+        if !self.has_heading || unused.is_empty() && is_plain {
+            return None;
+        }
+        let tags = tags.into_iter().map(heading).collect();
+        Some(ReadingNote::Columns { file, image: heading(self.image), tags, unused })
+    }
+}
+
+/// The first rows, by column.
+struct Sample<'a> {
+    rows: &'a [Row<'a>],
+    num_columns: usize,
+    /// Tidied cells of the first row.
+    headings: Vec<String>,
+    first_row_names_image: Vec<bool>,
+    /// Cells of each column that name an image of the index.
+    num_found: Vec<usize>,
+    /// Those that look like the name of some image.
+    num_like_images: Vec<usize>,
+}
+
+impl<'a> Sample<'a> {
+    fn of(rows: &'a [Row<'a>], index: &FileIndex) -> Option<Self> {
+        let first = rows.first()?;
+        let num_columns = first.cells.len();
+        let names_image = |row: &Row<'_>, column: usize| {
+            let is_found = |cell: &str| !cell.is_empty() && index.resolve_row(cell).is_ok();
+            let lossy = row.lossy_cells.as_ref().and_then(|cells| cells.get(column));
+            row.cells.get(column).is_some_and(|cell| is_found(cell))
+                || lossy.is_some_and(|cell| is_found(cell))
+        };
+        let looked_at = num_columns.min(MAX_CELLS);
+        let mut num_found = vec![0; num_columns];
+        let mut num_like_images = vec![0; num_columns];
+        for row in rows {
+            for column in 0..looked_at {
+                num_found[column] += usize::from(names_image(row, column));
+                let cell = row.cells.get(column).map_or("", |cell| cell.as_ref());
+                let is_like = Path::new(cell).extension().is_some_and(has_image_extension);
+                num_like_images[column] += usize::from(is_like);
+            }
+        }
+        Some(Sample {
+            rows,
+            num_columns,
+            headings: first.cells.iter().map(|cell| tidy(cell)).collect(),
+            first_row_names_image: (0..num_columns)
+                .map(|column| column < looked_at && names_image(first, column))
+                .collect(),
+            num_found,
+            num_like_images,
+        })
+    }
+
+    /// How good a heading the column has among these: 0 is best.
+    fn rank(&self, column: usize, headings: &[&str]) -> Option<usize> {
+        headings.iter().position(|heading| *heading == self.headings[column])
+    }
+
+    fn is_numbers(&self, column: usize) -> bool {
+        let mut cells = self.cells(column).peekable();
+        cells.peek().is_some() && cells.all(|cell| cell.parse::<f64>().is_ok())
+    }
+
+    /// The cells below the first row that are not empty.
+    fn cells(&self, column: usize) -> impl Iterator<Item = &str> {
+        self.rows
+            .iter()
+            .skip(1)
+            .filter_map(move |row| row.cells.get(column))
+            .map(AsRef::as_ref)
+            .filter(|cell| !cell.is_empty())
+    }
+
+    fn image_column(&self) -> Result<usize, String> {
+        let by_content = |counts: &[usize]| {
+            let columns = (0..self.num_columns).filter(|&column| counts[column] > 0);
+            columns.min_by_key(|&column| {
+                let rank = self.rank(column, &IMAGE_HEADINGS).unwrap_or(usize::MAX);
+                (rank, usize::MAX - counts[column])
+            })
+        };
+        let by_heading = || {
+            let ranked = (0..self.num_columns)
+                .filter_map(|column| Some((self.rank(column, &IMAGE_HEADINGS)?, column)));
+            ranked.min().map(|(_, column)| column)
+        };
+        by_content(&self.num_found).or_else(|| by_content(&self.num_like_images)).or_else(by_heading).ok_or_else(|| {
+            format!(
+                "no column names the images; its columns are {}; expected one such as `image` or `filename`",
+                self.shown(0..self.num_columns)
+            )
+        })
+    }
+
+    fn split_column(&self, image: usize, has_heading: bool) -> Option<usize> {
+        if !has_heading {
+            return None;
+        }
+        let is_split = |column: &usize| {
+            let all_known = || self.cells(*column).all(|cell| split::canonical(cell).is_some());
+            self.rank(*column, &SPLIT_HEADINGS).is_some()
+                || self.rank(*column, &LIKELY_SPLIT_HEADINGS).is_some() && all_known()
+        };
+        (0..self.num_columns).filter(|&column| column != image).find(is_split)
+    }
+
+    fn tag_columns(&self, rest: &[usize]) -> Result<TagColumns, String> {
+        // `label1`, `label2`, … are one kind of heading.
+        let rank = |column: usize| {
+            let heading = self.headings[column].trim_end_matches(|c: char| c.is_ascii_digit()).trim_end();
+            TAG_HEADINGS.iter().position(|known| *known == heading)
+        };
+        let known: Vec<(bool, usize, usize)> = rest
+            .iter()
+            .filter_map(|&column| Some((self.is_numbers(column), rank(column)?, column)))
+            .collect();
+        let for_classes: Vec<usize> =
+            rest.iter().copied().filter(|&column| self.is_for_class(column)).collect();
+        let is_one_hot = for_classes.iter().any(|&column| self.cells(column).next().is_some())
+            && (known.is_empty()
+                || known.len() < for_classes.len()
+                    && known.iter().all(|(_, _, it)| for_classes.contains(it)));
+        if is_one_hot {
+            return Ok(TagColumns::OneHot(
+                for_classes.iter().map(|&column| (column, self.rows[0].cells[column].to_string())).collect(),
+            ));
+        }
+        // Names are better than numbers of classes.
+        if let Some(&(is_numbers, best, _)) = known.iter().min() {
+            let chosen = known.iter().filter(|it| (it.0, it.1) == (is_numbers, best)).map(|it| it.2);
+            return Ok(TagColumns::Names(chosen.collect()));
+        }
+        self.only_tag_column(rest).map(|column| TagColumns::Names(vec![column]))
+    }
+
+    /// Whether the column says of each image whether a class is in it: half of its cells or more do.
+    fn is_for_class(&self, column: usize) -> bool {
+        let (mut num_cells, mut num_such) = (0, 0);
+        for cell in self.cells(column) {
+            num_cells += 1;
+            num_such += usize::from(is_on(cell).is_ok());
+        }
+        2 * num_such >= num_cells && self.rank(column, &NUMBER_HEADINGS).is_none()
+    }
+
+    /// The one column that may hold tags where no heading says so.
+    fn only_tag_column(&self, rest: &[usize]) -> Result<usize, String> {
+        if let ([only], true) = (rest, self.first_row_names_image.contains(&true)) {
+            return Ok(*only);
+        }
+        let is_text = |&column: &usize| {
+            self.cells(column).next().is_some()
+                && !self.is_numbers(column)
+                && self.rank(column, &NUMBER_HEADINGS).is_none()
+        };
+        let texts: Vec<usize> = rest.iter().copied().filter(is_text).collect();
+        let expected = "expected a heading such as `tags`, `label` or `class`";
+        match texts[..] {
+            [only] => Ok(only),
+            [] => Err(format!(
+                "no column with tags; its columns are {}; {expected}",
+                self.shown(0..self.num_columns)
+            )),
+            _ => Err(format!(
+                "which column holds the tags? It may be {}; {expected}",
+                self.shown(texts.iter().copied())
+            )),
+        }
+    }
+
+    fn shown(&self, columns: impl IntoIterator<Item = usize>) -> String {
+        let name = |column: usize| self.rows[0].cells[column].chars().take(40).collect();
+        let names: Vec<String> = columns.into_iter().map(name).collect();
+        listed(&names, |name| quoted(name))
+    }
+}
+
+/// A heading without case, with spaces for what joins words.
+fn tidy(heading: &str) -> String {
+    folded(&heading.replace(['_', '-'], " "))
+}
+
+/// The classes of one-hot columns, each once however it is spelled; what cannot be a class's name is handed to `refused`.
+pub(crate) fn classes_of(
+    columns: &mut Vec<(usize, String)>,
+    mut refused: impl FnMut(usize, String),
+) -> Vec<String> {
+    columns.retain(|(column, name)| match class_name_fault(name) {
+        Some(fault) => {
+            refused(*column, fault);
+            false
+        }
+        None => true,
+    });
+    let mut seen = HashSet::new();
+    let names = columns.iter().map(|(_, name)| name).filter(|name| !is_no_tag(name));
+    names.filter(|name| seen.insert(folded(name))).cloned().collect()
+}
+
+/// Whether a cell of a one-hot column says that the class is there.
+pub(crate) fn is_on(cell: &str) -> Result<bool, String> {
+    match cell.to_lowercase().as_str() {
+        "1" | "1.0" | "true" | "yes" | "x" => Ok(true),
+        "" | "0" | "0.0" | "false" | "no" => Ok(false),
+        _ => Err(format!("`{cell}`, expected 0 or 1,")),
+    }
+}

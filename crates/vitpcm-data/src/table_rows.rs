@@ -1,0 +1,88 @@
+//! The rows of a table, whatever program wrote it: CSV and its relatives, or an Excel workbook. What the cells mean is left to
+//! `table_columns.rs`.
+
+use crate::csv_records::{CsvRecords, Record};
+use crate::{annotation_file, xlsx_rows};
+use std::borrow::Cow;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// A kind of file that holds a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableFormat {
+    /// Comma, semicolon, tab or `|` between cells.
+    Csv,
+    /// An Excel workbook.
+    Xlsx,
+}
+
+impl TableFormat {
+    /// What a row is called in messages, before its number.
+    pub(crate) fn row_word(self) -> &'static str {
+        match self {
+            TableFormat::Csv => "line",
+            TableFormat::Xlsx => "row",
+        }
+    }
+}
+
+/// A row that is not blank.
+pub(crate) struct Row<'a> {
+    /// Its number in the file, from 1.
+    pub(crate) number: usize,
+    /// Its cells, without the space around them.
+    pub(crate) cells: Vec<Cow<'a, str>>,
+    /// The cells as file names that are not UTF-8 are kept, where a cell is not UTF-8.
+    pub(crate) lossy_cells: Option<Vec<String>>,
+}
+
+impl Row<'_> {
+    pub(crate) fn into_owned(self) -> Row<'static> {
+        let cells = self.cells.into_iter().map(|cell| Cow::Owned(cell.into_owned())).collect();
+        Row { number: self.number, cells, lossy_cells: self.lossy_cells }
+    }
+}
+
+/// Hands over rows, and what is wrong with single lines, until `each` has seen enough. An error concerns the whole file.
+/// `names_an_image` tells a cell that was meant to go on over several lines from a quote that was not closed.
+pub(crate) fn for_each_row(
+    path: &Path,
+    format: TableFormat,
+    names_an_image: impl Fn(&str) -> bool,
+    mut each: impl FnMut(Result<Row<'_>, String>) -> ControlFlow<()>,
+) -> Result<(), String> {
+    match format {
+        TableFormat::Csv => {
+            let file = annotation_file::open(path).map_err(|e| e.to_string())?;
+            let mut records = CsvRecords::new(file).map_err(|e| e.to_string())?;
+            let is_meant_so =
+                |record: &Record| record.cells().take(MAX_CELLS).any(|cell| names_an_image(&cell));
+            while let Some(record) = records.next(is_meant_so) {
+                let row = record.map(|(number, record)| Row {
+                    number,
+                    cells: record.cells().collect(),
+                    lossy_cells: record.lossy_cells(),
+                });
+                if row.as_ref().is_ok_and(is_blank) {
+                    continue;
+                }
+                if each(row).is_break() {
+                    break;
+                }
+            }
+            Ok(())
+        }
+        TableFormat::Xlsx => xlsx_rows::for_each_row(path, |number, cells| {
+            let trimmed = |cell: Cow<'_, str>| cell.trim().to_string().into();
+            let row = Row { number, cells: cells.into_iter().map(trimmed).collect(), lossy_cells: None };
+            if is_blank(&row) { ControlFlow::Continue(()) } else { each(Ok(row)) }
+        }),
+    }
+}
+
+/// Cells of a row that may name its image: more than classes are possible cannot be one row, and each look takes time.
+pub(crate) const MAX_CELLS: usize = 300;
+
+fn is_blank(row: &Row<'_>) -> bool {
+    row.cells.iter().all(|cell| cell.is_empty())
+}
