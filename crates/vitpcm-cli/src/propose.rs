@@ -3,6 +3,7 @@
 //! held out. The given masks are kept unless a head is clearly better.
 
 use crate::class_names::{self, CLASS_LIST, class_list};
+use crate::counting;
 use crate::data_inspect::Reading;
 use crate::live_run::duration;
 use crate::number_bounds;
@@ -174,7 +175,7 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     }
     table.to_string().lines().for_each(|line| messages.note(line));
     let seconds = duration(started.elapsed().as_secs_f64());
-    messages.note(format!("chosen: {chosen}; {} images, {seconds}", images.len()));
+    messages.note(format!("chosen: {chosen}; {}, {seconds}", counting::images(images.len())));
     if let Some(path) = &args.json {
         output::json_or_text(Some(path), &ranking, "")?;
     }

@@ -1,6 +1,7 @@
 //! The report of `vitpcm segment`: a review of each image is stored as its mask is written, and the page is made of those
 //! at the end, also after Ctrl-C, and of what earlier runs stored where one is resumed.
 
+use crate::counting::images;
 use crate::image_inputs::Input;
 use crate::invocation::Invocation;
 use crate::number_bounds;
@@ -169,9 +170,9 @@ pub(crate) struct Ending<'a> {
 fn page(reviewed: &Reviewed<'_>, ending: &Ending<'_>) -> Page {
     let num_images = reviewed.summary.num_images;
     let mut lead = format!(
-        "<strong>{}</strong> of {} images segmented by {}, {}.",
+        "<strong>{}</strong> of {} segmented by {}, {}.",
         grouped(num_images as u64),
-        grouped(ending.inputs.len() as u64),
+        images(ending.inputs.len()),
         escaped(ending.model),
         escaped(ending.tags)
     );
