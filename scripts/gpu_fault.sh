@@ -12,7 +12,9 @@ head -n 33 drawn/tags.csv >data/tags.csv
 tail -n +2 data/tags.csv | cut -d, -f1 | while read -r name; do cp "drawn/images/$name" data/images/; done
 # Patches of 1,920 pixels a side: some gigabytes an image.
 train() {
-    "$vitpcm" train --data data --out run --resume --device cuda --weights none --backbone vit-b16 --set model.grid=120 --set model.inference_grid=24 \
+    local resume=()
+    if [ -e run/config.toml ]; then resume=(--resume); fi
+    "$vitpcm" train --data data --out run "${resume[@]}" --device cuda --weights none --backbone vit-b16 --set model.grid=120 --set model.inference_grid=24 \
         --set validation.grid=24 --val-share 0.06 --quiet "$@"
 }
 ends_with() { # CODE COMMAND...: the command's exit code, and what it says

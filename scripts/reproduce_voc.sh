@@ -14,14 +14,16 @@ voc=$1 weights=$2 out=$3; shift 3
 vitpcm=${VITPCM:-vitpcm}
 mkdir -p "$out"
 
+resume() { if [ -e "$1" ]; then echo --resume; fi; } # FILE: where an earlier run got as far as this file
 train() { # NAME EPOCHS OPTIONS…
     local name=$1 epochs=$2; shift 2
-    "$vitpcm" train --data "$voc" --weights "$weights" --out "$out/$name" --resume --skip-difficult --batch 32 --epochs "$epochs" \
+    "$vitpcm" train --data "$voc" --weights "$weights" --out "$out/$name" $(resume "$out/$name/config.toml") --skip-difficult --batch 32 --epochs "$epochs" \
         --set validation.every_epochs=2 --set loader.cache_megabytes=8000 "$@"
 }
 masks() { # NAME SPLIT OPTIONS…
     local name=$1 split=$2; shift 2
-    "$vitpcm" segment "$voc/JPEGImages" --tags-file "$voc" --split "$split" --out "$out/$name" --resume "$@"
+    "$vitpcm" segment "$voc/JPEGImages" --tags-file "$voc" --split "$split" --out "$out/$name" \
+        $(resume "$out/$name/.vitpcm/record-0.jsonl") "$@"
 }
 score() { # NAME
     "$vitpcm" evaluate --pred "$out/$1" --truth "$voc/SegmentationClass" --list "$voc/ImageSets/Segmentation/val.txt" \

@@ -25,7 +25,7 @@ import threading
 import time
 
 TRAIN = (
-    "--preset=demo --quiet --device=cpu --threads=1 --epochs=12 --batch=4 --resume --set=model.grid=4 "
+    "--preset=demo --quiet --device=cpu --threads=1 --epochs=12 --batch=4 --set=model.grid=4 "
     "--set=model.inference_grid=4 --set=validation.grid=4 --set=model.lstm_units=8 --set=schedule.effective_batch=8 "
     "--set=validation.every_epochs=2 --set=loader.save_minutes=0.002"
 ).split()
@@ -159,8 +159,9 @@ def train(work, binary, end, samples, problems):
     data, whole, out = (os.path.join(work, name) for name in ("small", "whole", "run"))
 
     def start(folder):
-        return subprocess.Popen([binary, "train", "--data", data, "--out", folder, *TRAIN], stderr=subprocess.PIPE, text=True,
-                                stdout=subprocess.DEVNULL)
+        resume = ["--resume"] if os.path.exists(os.path.join(folder, "config.toml")) else []
+        return subprocess.Popen([binary, "train", "--data", data, "--out", folder, *TRAIN, *resume], stderr=subprocess.PIPE,
+                                text=True, stdout=subprocess.DEVNULL)
 
     undisturbed = start(whole)
     if undisturbed.wait() != 0:

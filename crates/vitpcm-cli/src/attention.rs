@@ -2,8 +2,10 @@
 //! nor training: what masks from tags are compared with.
 
 use crate::class_names::CLASS_LIST;
+use crate::counting::images;
 use crate::evaluate::read_names;
 use crate::image_inputs::{self, Input};
+use crate::model_path;
 use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
 use crate::output;
@@ -30,8 +32,8 @@ pub(crate) struct Args {
     /// Folder for the masks (1: foreground): head-1, head-2, … and mean, the heads' mean attention
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Weights of a ViT, or a model of ours [default: the embedded model's ViT]
-    #[arg(long, value_name = "FILE")]
+    /// Weights of a ViT, or a model of ours or its run folder [default: the embedded model's ViT]
+    #[arg(long, value_name = "FILE|RUN", value_parser = model_path::parser())]
     weights: Option<PathBuf>,
     /// Only the images whose names are listed in this file (a split)
     #[arg(long, value_name = "FILE")]
@@ -91,7 +93,8 @@ pub(crate) fn attention(args: &Args, session: &Session) -> anyhow::Result<Outcom
     bar.finish_and_clear();
     let num_done = inputs.images.len() + inputs.num_failed - num_failed;
     messages.note(format!(
-        "{num_done} images, {} heads, {num_failed} failed; masks are in {}",
+        "{}, {} heads, {num_failed} failed; masks are in {}",
+        images(num_done),
         mapper.num_heads(),
         args.out.display()
     ));

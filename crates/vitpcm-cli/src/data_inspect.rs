@@ -1,5 +1,6 @@
 //! `vitpcm data inspect`: what we understood of a data set.
 
+use crate::counting::counted;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output;
@@ -83,6 +84,11 @@ impl Reading {
             limits: self.image_limits(),
             ..OpenOptions::default()
         }
+    }
+
+    /// Whether the user says which images to validate on.
+    pub(crate) fn names_splits(&self) -> bool {
+        self.val_share.is_some() || self.split_lists.is_some()
     }
 
     pub(crate) fn image_limits(&self) -> ImageLimits {
@@ -226,8 +232,4 @@ fn write_problems(text: &mut String, inspection: &Inspection, listed: usize) -> 
         }
     }
     Ok(())
-}
-
-fn counted(count: usize, one: &str, several: &str) -> String {
-    format!("{} {}", grouped(count as u64), if count == 1 { one } else { several })
 }

@@ -1,6 +1,7 @@
 //! `vitpcm evaluate`: scores of a folder of masks.
 
 use crate::class_names;
+use crate::counting::{counted, images};
 use crate::evaluate_foreground::{self, Folders};
 use crate::file_guard;
 use crate::number_bounds;
@@ -234,7 +235,7 @@ fn text(report: &Report<'_>) -> String {
     if with_union != in_truth {
         line(format!("mIoU, {with_union} classes in truth or prediction"), scores.mean_iou_with_union);
     }
-    line(format!("mIoU, {in_truth} classes in the truth"), scores.mean_iou);
+    line(format!("mIoU, {} in the truth", counted(in_truth, "class", "classes")), scores.mean_iou);
     line("pixel accuracy".into(), scores.pixel_accuracy);
     line("mean accuracy".into(), scores.mean_accuracy);
     line("frequency-weighted IoU".into(), scores.frequency_weighted_iou);
@@ -243,7 +244,7 @@ fn text(report: &Report<'_>) -> String {
     line("foreground/background mIoU".into(), scores.foreground_background_mean_iou);
     let mut text = format!("{table}{summary}");
     // Writing to a String cannot fail.
-    let _ = write!(text, "\n{} images, {} pixels", report.num_images, grouped(scores.num_pixels));
+    let _ = write!(text, "\n{}, {} pixels", images(report.num_images), grouped(scores.num_pixels));
     let _ = writeln!(
         text,
         " ({} ignored, {} unlabelled)",
@@ -256,7 +257,8 @@ fn text(report: &Report<'_>) -> String {
     }
     if report.num_failed > 0 {
         let (failed, missing) = (report.num_failed, report.without_prediction.len());
-        let _ = writeln!(text, "left out: {failed} masks, {missing} of them without a prediction");
+        let _ =
+            writeln!(text, "left out: {}, {missing} without a prediction", counted(failed, "mask", "masks"));
     }
     text
 }

@@ -1,5 +1,6 @@
 //! `vitpcm evaluate --foreground`: any class against background, of one folder of masks or the best of several.
 
+use crate::counting;
 use crate::evaluate::{failure_text, names_of, nothing_to_compare, say_missing};
 use crate::outcome::Outcome;
 use crate::output::{self, Messages};
@@ -106,8 +107,8 @@ fn text(report: &Report<'_>) -> String {
     };
     let pixels = grouped(scores.num_pixels);
     format!(
-        "{table}\n{} images{best}, {pixels} pixels ({} ignored)\n",
-        report.num_images,
+        "{table}\n{}{best}, {pixels} pixels ({} ignored)\n",
+        counting::images(report.num_images),
         grouped(scores.num_ignored)
     )
 }

@@ -1,6 +1,7 @@
 //! `vitpcm export`: finished masks in the formats of other tools, whichever of those formats they are in.
 
 use crate::class_names;
+use crate::counting::counted;
 use crate::folder_record::{self, FolderRecord, Settings};
 use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports, Pass, format_parser};
@@ -106,8 +107,8 @@ pub(crate) fn export(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let num_done = images.len() - num_failed;
     let words: Vec<&str> = formats.iter().map(|format| format.name()).collect();
     let out = args.out.display();
-    messages
-        .note(format!("{num_done} masks written as {}, {num_failed} failed; see {out}", words.join(", ")));
+    let (masks, words) = (counted(num_done, "mask", "masks"), words.join(", "));
+    messages.note(format!("{masks} written as {words}, {num_failed} failed; see {out}"));
     if num_done == 0 {
         bail!("none of the masks could be exported");
     }

@@ -1,10 +1,13 @@
 //! No command replaces a file that it reads: every command that writes lists its inputs and the files that it will write, and
-//! is refused before any work where one is both. Files are compared by what they are, not by how their paths are spelled.
+//! is refused before any work where one is both, or where nothing can be written. Files are compared by what they are, not by
+//! how their paths are spelled.
 
 use crate::outcome::usage;
-use anyhow::anyhow;
-use std::collections::HashMap;
+use anyhow::{anyhow, bail};
+use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use vitpcm_masks::atomic_file::AtomicFile;
 
 /// What tells a file from all others, links followed. A hard link is the file itself, and so is a name in another case where
 /// the file system folds it.
@@ -60,6 +63,29 @@ pub(crate) fn check(
                 output.display(),
                 input.display()
             )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses folders in which nothing can be written: better now than after hours of work. `-` stands for stdout.
+pub(crate) fn check_writable(outputs: &[PathBuf]) -> anyhow::Result<()> {
+    let mut tried = HashSet::new();
+    for output in outputs.iter().filter(|path| *path != Path::new("-")) {
+        // A device or a pipe is not replaced by a new file.
+        if std::fs::metadata(output).is_ok_and(|known| !known.is_file() && !known.is_dir()) {
+            continue;
+        }
+        let Some(wanted) = output.parent() else { continue };
+        let existing = wanted.ancestors().find(|folder| folder.is_dir());
+        let folder = existing.filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        if !tried.insert(folder.to_path_buf()) {
+            continue;
+        }
+        // Removed at once.
+        let Err(error) = AtomicFile::create(&folder.join("vitpcm")) else { continue };
+        if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) {
+            bail!("{}: cannot be written: the folder {} is read-only", output.display(), folder.display());
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! `vitpcm join`: the masks of two models in one, to train a further round on.
 
 use crate::class_names::CLASS_LIST;
+use crate::counting::counted;
 use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
 use crate::output;
@@ -66,8 +67,8 @@ pub(crate) fn join(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     }
     let num_failed = num_failed.into_inner();
     let num_done = found.pairs.len() + alone.len() - num_failed;
-    messages
-        .note(format!("{num_done} masks joined, {num_failed} failed; masks are in {}", args.out.display()));
+    let joined = counted(num_done, "mask", "masks");
+    messages.note(format!("{joined} joined, {num_failed} failed; see {}", args.out.display()));
     if num_done == 0 {
         bail!("none of the masks could be joined");
     }

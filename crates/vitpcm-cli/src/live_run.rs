@@ -2,13 +2,14 @@
 //! the same time. What is said of each event is left to them.
 
 use crate::interrupt::Interrupt;
+use crate::outcome::usage;
 use crate::output::Messages;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
-use vitpcm_train::Start;
+use vitpcm_train::{Start, check_run};
 
 /// Where no live display is possible, a line is written this often.
 pub(crate) const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -28,17 +29,21 @@ pub(crate) struct Resuming {
 }
 
 impl Resuming {
-    pub(crate) fn start(&self) -> Start {
-        match (self.resume, self.accept_changed_images) {
+    /// How a run in this folder starts; refused where it is to be resumed and there is none.
+    pub(crate) fn start(&self, out: &Path) -> anyhow::Result<Start> {
+        if self.resume {
+            check_run(out).map_err(usage)?;
+        }
+        Ok(match (self.resume, self.accept_changed_images) {
             (false, _) => Start::Fresh,
             (true, false) => Start::Resume,
             (true, true) => Start::ResumeWithChangedImages,
-        }
+        })
     }
 }
 
 /// The files of a run folder that are written more than once.
-pub(crate) fn files(out: &Path) -> [PathBuf; 9] {
+pub(crate) fn files(out: &Path) -> [PathBuf; 10] {
     [
         "config.toml",
         "model.safetensors",
@@ -49,13 +54,14 @@ pub(crate) fn files(out: &Path) -> [PathBuf; 9] {
         ".report/validation.jsonl",
         "last/state.safetensors",
         "last/images.jsonl",
+        "last/held-out.json",
     ]
     .map(|name| out.join(name))
 }
 
 /// A few live lines on a terminal: where we are, a bar of steps, what the last one gave.
 pub(crate) fn steps_bar(messages: &Messages) -> ProgressBar {
-    let template = "{prefix}\n{wide_bar} {pos}/{len} steps\n{msg}";
+    let template = "{prefix}\n{wide_bar} {percent} %\n{msg}";
     let style = ProgressStyle::with_template(template).expect("the template is valid");
     messages.progress_bar(0, "steps").with_style(style)
 }

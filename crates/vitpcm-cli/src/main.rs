@@ -6,6 +6,7 @@ mod attention;
 mod class_names;
 mod completions;
 mod config_file;
+mod counting;
 mod crf_options;
 mod data_inspect;
 mod demo;
@@ -29,6 +30,7 @@ mod masks;
 mod model_average;
 mod model_convert;
 mod model_inspect;
+mod model_path;
 mod model_random;
 mod number_bounds;
 mod outcome;
@@ -47,6 +49,7 @@ mod table;
 mod train;
 mod train_report;
 mod unsure_options;
+mod verdict;
 mod verify;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -104,7 +107,7 @@ enum Command {
         vitpcm demo --data-only scenes\n  \
         vitpcm data inspect scenes")]
     Data(DataCommand),
-    /// Look at models and weights
+    /// Inspect, convert and average models
     #[command(subcommand)]
     #[command(after_help = "Example, to paste:\n  \
         vitpcm model random --backbone vit-nano16 --out random.safetensors\n  \

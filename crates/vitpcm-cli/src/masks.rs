@@ -7,6 +7,7 @@ mod stages;
 
 use self::plan::{Plan, Situation, Speed};
 use self::stages::{Begun, Folders, Stage};
+use crate::counting::{counted, images};
 use crate::live_run::duration;
 use crate::mask_formats::{self, Format};
 use crate::number_bounds;
@@ -57,12 +58,12 @@ pub(crate) struct Args {
     /// What to write of each image
     #[arg(long, value_parser = mask_formats::format_parser(), value_delimiter = ',', default_value = "png", value_name = "FORMAT,…")]
     format: Vec<Format>,
-    /// Continue the job in --out where it stopped, with its own plan
-    #[arg(long)]
-    resume: bool,
     /// Say what would be done and how long it takes, and stop
     #[arg(long)]
     dry_run: bool,
+    /// Continue the job in --out where it stopped, with its own plan
+    #[arg(long)]
+    resume: bool,
     /// Write plan, stages, times and agreement as JSON; `-` prints them
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -231,8 +232,8 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     };
     let num_masks = dataset.images().iter().filter(|image| mask(image).is_file()).count();
     text += &format!(
-        "{num_masks} of {} masks in {taken}: {}\nreport: {}\nmodel: {}\n",
-        dataset.images().len(),
+        "{num_masks} of {} in {taken}: {}\nreport: {}\nmodel: {}\n",
+        counted(dataset.images().len(), "mask", "masks"),
         args.out.display(),
         args.out.join("report.html").display(),
         model.display()
@@ -271,8 +272,8 @@ fn say_plan(dataset: &Dataset, plan: &Plan, stages: &[Stage], session: &Session)
     };
     let classes = dataset.classes().names()[1..].join(", ");
     let mut lines = vec![
-        format!("{} images, {negatives}", dataset.images().len()),
-        format!("{} classes: {classes}", dataset.classes().len() - 1),
+        format!("{}, {negatives}", images(dataset.images().len())),
+        format!("{}: {classes}", counted(dataset.classes().len() - 1, "class", "classes")),
         format!("plan: {}; the last {} blocks are trained", in_rounds(&plan.rounds), plan.blocks),
         format!(
             "masks at {} px, refined by a dense CRF; about {} in all",
@@ -287,7 +288,7 @@ fn say_plan(dataset: &Dataset, plan: &Plan, stages: &[Stage], session: &Session)
 
 /// What each round does, in words.
 fn in_rounds(rounds: &[usize]) -> String {
-    let epochs = |count: usize| format!("{count} epoch{}", if count == 1 { "" } else { "s" });
+    let epochs = |count: usize| counted(count, "epoch", "epochs");
     let first = format!("{} from the tags", epochs(rounds[0]));
     match &rounds[1..] {
         [] => first,
@@ -311,8 +312,8 @@ fn new_plan(args: &Args, dataset: &Dataset, session: &Session) -> anyhow::Result
     let plan = Plan::new(&situation);
     if plan.seconds > 1.1 * 60.0 * minutes {
         session.messages.note(format!(
-            "{minutes} minutes are too few for {} images on this machine; the quickest way takes about {}",
-            situation.num_images,
+            "{minutes} minutes are too few for {} on this machine; the quickest way takes about {}",
+            images(situation.num_images),
             duration(plan.seconds)
         ));
     }

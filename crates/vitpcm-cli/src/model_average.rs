@@ -1,6 +1,7 @@
 //! `vitpcm model average`: one model from several trainings of the same network.
 
 use crate::interrupt::Interrupt;
+use crate::model_path;
 use crate::outcome::{Outcome, usage};
 use crate::session::Session;
 use anyhow::anyhow;
@@ -15,8 +16,8 @@ use vitpcm_nets::WeightFile;
     vitpcm model average a.safetensors b.safetensors --out mean.safetensors\n\n\
     Means of trainings that began with the same weights are of use; means of random numbers are not.")]
 pub(crate) struct Args {
-    /// Models of `train` or of `verify` that began with the same weights
-    #[arg(required = true, num_args = 2.., value_name = "MODEL")]
+    /// Models of `train` or of `verify` that began with the same weights: files or run folders
+    #[arg(required = true, num_args = 2.., value_name = "MODEL", value_parser = model_path::parser())]
     models: Vec<PathBuf>,
     /// The model file to write
     #[arg(long, value_name = "FILE")]

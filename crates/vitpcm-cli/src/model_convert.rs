@@ -1,6 +1,7 @@
 //! `vitpcm model convert`: a model, or weights to start one from, in less space.
 
 use crate::interrupt::Interrupt;
+use crate::model_path;
 use crate::outcome::{Outcome, usage};
 use crate::session::Session;
 use anyhow::{anyhow, bail};
@@ -15,7 +16,8 @@ use vitpcm_nets::{FileSummary, WeightFile, inspect, shrink_weights};
     With your own files:\n  \
     vitpcm model convert ResNet50/model.json --store f16 --out resnet50.safetensors")]
 pub(crate) struct Args {
-    /// A model of ours, or backbone weights (.safetensors, .pth, .npz, TensorFlow.js model.json)
+    /// A model of ours or its run folder, or backbone weights (.safetensors, .pth, .npz, TensorFlow.js model.json)
+    #[arg(value_parser = model_path::parser())]
     file: PathBuf,
     /// How numbers are stored
     #[arg(long, value_enum)]

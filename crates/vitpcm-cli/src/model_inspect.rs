@@ -1,5 +1,6 @@
 //! `vitpcm model inspect`: what a weights file or model holds.
 
+use crate::model_path;
 use crate::outcome::Outcome;
 use crate::output;
 use crate::session::Session;
@@ -13,7 +14,8 @@ use vitpcm_nets::{FileSummary, WeightFile};
     vitpcm model random --backbone vit-nano16 --out random.safetensors\n  \
     vitpcm model inspect random.safetensors")]
 pub(crate) struct Args {
-    /// A model of ours, or backbone weights: .safetensors, .pth, .pt, .npz
+    /// A model of ours or its run folder, or backbone weights: .safetensors, .pth, .pt, .npz
+    #[arg(value_parser = model_path::parser())]
     file: PathBuf,
     /// Write everything as JSON; `-` prints it instead of the text
     #[arg(long, value_name = "FILE")]

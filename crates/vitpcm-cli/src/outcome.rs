@@ -1,6 +1,7 @@
 //! How a command ends, and the exit code users and scripts rely on.
 
 use crate::printable;
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 use vitpcm_train::Ranks;
@@ -44,7 +45,22 @@ pub(crate) fn described(error: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
+    for cause in error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()) {
+        if let Some(words) = in_words(cause.kind()) {
+            text = text.replace(&cause.to_string(), words);
+        }
+    }
     text
+}
+
+/// What the system's words mean for files that cannot be written.
+pub(crate) fn in_words(kind: io::ErrorKind) -> Option<&'static str> {
+    match kind {
+        io::ErrorKind::StorageFull => Some("the disk is full"),
+        io::ErrorKind::QuotaExceeded => Some("the disk quota is used up"),
+        io::ErrorKind::ReadOnlyFilesystem => Some("the disk is read-only"),
+        _ => None,
+    }
 }
 
 /// What all ranks come upon alike, the first one says: the others hold back for so long.
@@ -99,5 +115,16 @@ mod tests {
         assert_eq!(described(&named), "a.png: disk full");
         let in_context = Err::<(), _>(full()).context("a.png").unwrap_err();
         assert_eq!(described(&in_context), "a.png: disk full");
+    }
+
+    #[test]
+    fn a_full_disk_is_said_in_words() {
+        // ENOSPC, on Linux and macOS.
+        let full = || io::Error::from_raw_os_error(28);
+        let named: anyhow::Error = vitpcm_masks::MaskError::io("a.png", full()).into();
+        let in_context = Err::<(), _>(full()).context("a.png").unwrap_err();
+        for error in [named, in_context] {
+            assert_eq!(described(&error), "a.png: the disk is full");
+        }
     }
 }

@@ -74,6 +74,8 @@ pub(crate) fn lock_folder(folder: &Path, command: &str) -> anyhow::Result<Folder
 /// Messages to people, on stderr: which of them are said.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Messages {
+    /// With `--verbose`: also what only those need who know the method.
+    Verbose,
     All,
     /// With `--quiet`, and by all ranks but the first.
     Failures,
@@ -84,9 +86,17 @@ pub(crate) enum Messages {
 impl Messages {
     /// A remark.
     pub(crate) fn note(&self, text: impl std::fmt::Display) {
-        if *self == Messages::All {
+        if self.says_notes() {
             eprintln!("{}", printable::message(&text.to_string()));
         }
+    }
+
+    pub(crate) fn says_notes(&self) -> bool {
+        matches!(self, Messages::Verbose | Messages::All)
+    }
+
+    pub(crate) fn is_verbose(&self) -> bool {
+        *self == Messages::Verbose
     }
 
     /// An input that failed.
@@ -98,7 +108,7 @@ impl Messages {
 
     /// A bar with rate and time left on a terminal; nothing elsewhere or where remarks are not said.
     pub(crate) fn progress_bar(&self, length: usize, what: &'static str) -> ProgressBar {
-        let hidden = *self != Messages::All || !std::io::stderr().is_terminal();
+        let hidden = !self.says_notes() || !std::io::stderr().is_terminal();
         let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let style = "{msg} {wide_bar} {pos}/{len}  {per_sec}  {eta} left";
         let style = ProgressStyle::with_template(style).expect("the template is valid");

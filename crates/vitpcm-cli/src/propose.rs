@@ -3,6 +3,7 @@
 //! held out. Only masks that look wrong are compared at all, and they are kept unless a head is clearly better.
 
 use crate::class_names::{self, CLASS_LIST, class_list};
+use crate::counting;
 use crate::data_inspect::Reading;
 use crate::live_run::duration;
 use crate::number_bounds;
@@ -179,7 +180,7 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let table = contest.as_ref().map_or_else(String::new, Contest::table);
     table.lines().for_each(|line| messages.note(line));
     let seconds = duration(started.elapsed().as_secs_f64());
-    messages.note(format!("chosen: {chosen}; {} images, {seconds}", images.len()));
+    messages.note(format!("chosen: {chosen}; {}, {seconds}", counting::images(images.len())));
     if let Some(path) = &args.json {
         let candidates = contest.as_ref().map_or_else(Vec::new, |contest| contest.ranking(names));
         let Coverage { area: given_area, empty: given_empty } = coverage;

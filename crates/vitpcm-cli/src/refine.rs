@@ -1,6 +1,7 @@
 //! `vitpcm refine`: the dense CRF over stored score maps, several images at a time. Several ranks take every so manyth
 //! image each.
 
+use crate::counting::{counted, images};
 use crate::crf_options::CrfOptions;
 use crate::folder_record::{self, FolderRecord, Settings};
 use crate::image_inputs::{self, Input};
@@ -69,7 +70,7 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     }
     let num_without = inputs.images.len() - with_scores.len();
     if num_without > 0 {
-        messages.note(format!("{num_without} images have no scores and are left out"));
+        messages.note(format!("left out because they have no scores: {}", images(num_without)));
     }
     check_outputs(args, &with_scores, session)?;
     let record = FolderRecord::read(&args.out)?;
@@ -99,8 +100,8 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     }]);
     results.say_what_was_edited(messages);
     let num_failed = inputs.num_failed + num_failed + num_not_exported;
-    messages
-        .note(format!("{num_done} masks refined, {num_failed} failed; masks are in {}", args.out.display()));
+    let refined = counted(num_done, "mask", "masks");
+    messages.note(format!("{refined} refined, {num_failed} failed; masks are in {}", args.out.display()));
     if num_done == 0 {
         bail!("none of the masks could be refined");
     }

@@ -7,12 +7,14 @@ mod stages;
 use self::resume::{OwnResults, Progress, check_settings, settings};
 use self::stages::{ImageTags, Stages};
 use crate::class_names::{CLASS_LIST, class_list};
+use crate::counting::images;
 use crate::crf_options::CrfOptions;
 use crate::folder_record::{self, FolderRecord};
 use crate::image_inputs::{self, Input, TagTable};
 use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports};
 use crate::mask_formats::{self, Format, written_per_image};
+use crate::model_path;
 use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
 use crate::output;
@@ -39,7 +41,7 @@ use vitpcm_train::Ranks;
     vitpcm demo --data-only scenes\n  \
     vitpcm segment scenes/images/scene-0001.png --out masks --format png,overlay\n\n\
     With your own files:\n  \
-    vitpcm segment cat.jpg street.jpg --tags cat,car --out masks\n  \
+    vitpcm segment cat.jpg kitten.jpg --tags cat --out masks\n  \
     vitpcm segment photos --out masks --format png,overlay,coco,yolo\n  \
     vitpcm segment VOC2012 --tags-file VOC2012 --crf --out pseudo-masks")]
 pub(crate) struct Args {
@@ -49,43 +51,12 @@ pub(crate) struct Args {
     /// Folder for the masks, each named after its image
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The model, as `train` or `verify` writes it [default: the embedded one, which knows the 20 classes of PASCAL VOC]
-    #[arg(long, value_name = "FILE")]
+    /// The model, as `train`, `verify` or `masks` writes it: the file or the folder [default: the embedded one, which knows the
+    /// 20 classes of PASCAL VOC]
+    #[arg(long, value_name = "FILE|RUN", value_parser = model_path::parser())]
     model: Option<PathBuf>,
     #[command(flatten)]
     tags: TagOptions,
-    /// Only the images of this split of --tags-file: `val`, …, or `training` for what `train` learns from
-    #[arg(long, value_name = "NAME", requires = "tags_file")]
-    split: Option<String>,
-    /// Only the images that --tags-file lists; others in PATH are passed over
-    #[arg(long, requires = "tags_file")]
-    listed_only: bool,
-    /// In --tags-file, objects that VOC's annotations mark as difficult are no tags
-    #[arg(long, requires = "tags_file")]
-    skip_difficult: bool,
-    /// Refine each mask by a dense CRF
-    #[arg(long)]
-    crf: bool,
-    #[command(flatten)]
-    unsure_options: UnsureOptions,
-    /// Side in pixels to which images are resized for the network [default: the model's own]
-    #[arg(long, value_name = "N", value_parser = number_bounds::network_side)]
-    size: Option<usize>,
-    /// Average the scores over these scales of the size
-    #[arg(long, value_name = "X,Y,…", value_parser = number_bounds::scale, value_delimiter = ',')]
-    scales: Vec<f64>,
-    /// Average the scores over the 8 symmetries of the square
-    #[arg(long)]
-    symmetries: bool,
-    /// Average the scores over the image and its mirror image
-    #[arg(long, conflicts_with = "symmetries")]
-    flip: bool,
-    /// Cut images with a longer side than this, in pixels, into overlapping tiles
-    #[arg(long, value_name = "N", value_parser = number_bounds::image_side, default_value_t = Tiling::default().above)]
-    tile_above: usize,
-    /// Side of a tile, in pixels of the image
-    #[arg(long, value_name = "N", value_parser = number_bounds::tile_side, default_value_t = Tiling::default().tile_side)]
-    tile_side: usize,
     /// What to write
     #[arg(
         long,
@@ -95,9 +66,41 @@ pub(crate) struct Args {
         value_name = "FORMAT,…"
     )]
     format: Vec<Format>,
-    /// Skip images that are done and have not changed since; the model and the options must be the same
+    /// Refine each mask by a dense CRF
+    #[arg(long)]
+    crf: bool,
+    #[command(flatten)]
+    unsure_options: UnsureOptions,
+    /// Continue in --out: skip images that are done and have not changed since; the model and the options must be the same
     #[arg(long)]
     resume: bool,
+    /// Only the images that --tags-file lists; others in PATH are passed over
+    #[arg(long, requires = "tags_file")]
+    listed_only: bool,
+    /// Only the images of this split of --tags-file: `val`, …, or `training` for what `train` learns from and holds out
+    #[arg(long, value_name = "NAME", requires = "tags_file")]
+    split: Option<String>,
+    /// In --tags-file, objects that VOC's annotations mark as difficult are no tags
+    #[arg(long, requires = "tags_file")]
+    skip_difficult: bool,
+    /// Side in pixels to which images are resized for the network [default: the model's own]
+    #[arg(long, value_name = "N", value_parser = number_bounds::network_side)]
+    size: Option<usize>,
+    /// Average the scores over these scales of the size
+    #[arg(long, value_name = "X,Y,…", value_parser = number_bounds::scale, value_delimiter = ',')]
+    scales: Vec<f64>,
+    /// Average the scores over the image and its mirror image
+    #[arg(long, conflicts_with = "symmetries")]
+    flip: bool,
+    /// Average the scores over the 8 symmetries of the square
+    #[arg(long)]
+    symmetries: bool,
+    /// Cut images with a longer side than this, in pixels, into overlapping tiles
+    #[arg(long, value_name = "N", value_parser = number_bounds::image_side, default_value_t = Tiling::default().above)]
+    tile_above: usize,
+    /// Side of a tile, in pixels of the image
+    #[arg(long, value_name = "N", value_parser = number_bounds::tile_side, default_value_t = Tiling::default().tile_side)]
+    tile_side: usize,
     /// Write the tags of each image, with their probabilities, as JSON; `-` prints them
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -245,6 +248,13 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     }
     let formats = written_per_image(&args.format, &args.export);
     let limits = args.limits();
+    let is_there = |input: &Input| {
+        formats.iter().all(|format| format.is_done(&args.out, &input.name, limits.max_pixels))
+    };
+    if args.resume && !record.exists() && !inputs.images.iter().any(is_there) {
+        let text = "there is nothing to resume; the same command without --resume starts";
+        return Err(usage(anyhow!("{}: {text}", args.out.display())));
+    }
     let comparisons =
         args.report_options
             .comparisons((&args.paths, &inputs.images), segmenter.classes(), |path| own.is_one(path));
@@ -257,16 +267,15 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     ranks.any(false); // all have read the record
     let _lock = ranks.is_first().then(|| output::lock_folder(&args.out, "segment")).transpose()?;
     let own = inputs.images.iter().skip(ranks.rank()).step_by(ranks.size());
-    let is_there = |input: &Input| {
-        formats.iter().all(|format| format.is_done(&args.out, &input.name, limits.max_pixels))
-    };
     let progress = match args.resume {
         true => Progress::resumed(own, &record, &tags, is_there),
         false => Progress::fresh(own),
     };
     let [num_done, num_changed, num_found] = ranks.sum_counts(progress.counts());
     if num_done > 0 {
-        messages.note(format!("{num_done} of {} images are done already", inputs.images.len()));
+        let all = images(inputs.images.len());
+        messages
+            .note(format!("{num_done} of {all} {} done already", if num_done == 1 { "is" } else { "are" }));
     }
     if num_found > 0 {
         messages.note(format!(
@@ -316,7 +325,8 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let seconds = started.elapsed().as_secs_f64();
     let rate = num_written as f64 / seconds.max(1e-9);
     messages.note(format!(
-        "{num_written} images segmented in {seconds:.1} s ({rate:.2} a second), {num_failed} failed; masks are in {}",
+        "{} segmented in {seconds:.1} s ({rate:.2} a second), {num_failed} failed; masks are in {}",
+        images(num_written),
         args.out.display()
     ));
     let is_interrupted = ranks.any(interrupt.is_asked());

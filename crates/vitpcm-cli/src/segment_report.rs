@@ -2,6 +2,7 @@
 //! at the end, also after Ctrl-C, and of what earlier runs stored where one is resumed.
 
 use crate::class_names;
+use crate::counting::images;
 use crate::image_inputs::Input;
 use crate::invocation::Invocation;
 use crate::number_bounds;
@@ -197,9 +198,9 @@ pub(crate) struct Ending<'a> {
 fn page(reviewed: &Reviewed<'_>, ending: &Ending<'_>) -> Page {
     let num_images = reviewed.summary.num_images;
     let mut lead = format!(
-        "<strong>{}</strong> of {} images segmented by {}, {}.",
+        "<strong>{}</strong> of {} segmented by {}, {}.",
         grouped(num_images as u64),
-        grouped(ending.inputs.len() as u64),
+        images(ending.inputs.len()),
         escaped(ending.model),
         escaped(ending.tags)
     );

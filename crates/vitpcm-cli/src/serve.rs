@@ -2,6 +2,7 @@
 
 use crate::allocator;
 use crate::interrupt;
+use crate::model_path;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output;
@@ -13,15 +14,16 @@ use vitpcm_viewer::{Limits, Server};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     vitpcm serve\n  \
-    vitpcm serve --port 0 --model runs/mine/model.safetensors\n\n\
+    vitpcm serve --port 0 --model run\n\n\
     Ctrl-C ends it. Images stay in memory and are gone then; docs/viewer.md describes the page and its API.")]
 pub(crate) struct Args {
+    /// The model, as `train` or `masks` writes it: the file or the folder [default: the embedded one, which knows the 20 classes
+    /// of PASCAL VOC]
+    #[arg(long, value_name = "FILE|RUN", value_parser = model_path::parser())]
+    model: Option<PathBuf>,
     /// Port to listen on; 0 takes any that is free
     #[arg(long, value_name = "N", value_parser = number_bounds::port, default_value_t = 7878)]
     port: u16,
-    /// The model, as `train` writes it [default: the embedded one, which knows the 20 classes of PASCAL VOC]
-    #[arg(long, value_name = "FILE")]
-    model: Option<PathBuf>,
     /// Address to listen on; anything but loopback lets others on the network in, without a password
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,

@@ -16,7 +16,7 @@ pub(crate) struct Common {
     /// Where to compute: cpu, cuda, cuda:N or metal [default: the best that this build and machine have]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Common options")]
     device: Option<DeviceName>,
-    /// Numbers of the network's products: f32, or bf16 on NVIDIA GPUs [default: bf16 there, f32 elsewhere]
+    /// Compute precision: f32, or bf16 on NVIDIA GPUs [default: bf16 there, f32 elsewhere]
     #[arg(long, global = true, value_name = "NAME", value_parser = precision, help_heading = "Common options")]
     precision: Option<Precision>,
     /// Number of threads [default: all cores]
@@ -28,8 +28,10 @@ pub(crate) struct Common {
     /// Messages and progress off; results and errors stay
     #[arg(long, global = true, help_heading = "Common options")]
     quiet: bool,
-    /// What is read of a file that must be in memory whole: lists and settings, annotations, packed weights [default: 1, 8,
-    /// what weights need]
+    /// More about training: the parts of the loss and the learning rate
+    #[arg(long, global = true, conflicts_with = "quiet", help_heading = "Common options")]
+    verbose: bool,
+    /// Largest file loaded into memory, in GiB [default: 1 for lists and settings, 8 for annotations, what weights need]
     #[arg(long, global = true, value_name = "N", value_parser = number_bounds::gigabytes, help_heading = "Common options")]
     max_file_gigabytes: Option<u64>,
     /// A TOML file with any of this command's options (`crf = true`, `size = 960`); what is typed wins
@@ -73,9 +75,10 @@ impl<'a> Session<'a> {
             device: common.device.unwrap_or_default(),
             precision: common.precision,
             seed: common.seed,
-            messages: match (ranks.is_first(), common.quiet) {
-                (true, false) => Messages::All,
-                _ => Messages::Failures,
+            messages: match ranks.is_first() && !common.quiet {
+                true if common.verbose => Messages::Verbose,
+                true => Messages::All,
+                false => Messages::Failures,
             },
             ranks,
             invocation,
@@ -95,7 +98,7 @@ impl<'a> Session<'a> {
         if self.ranks.is_first() { &self.messages } else { &Messages::None }
     }
 
-    /// Refuses to write a file that is read: one of `inputs`, or the `--config` file.
+    /// Refuses to write a file that is read, one of `inputs` or the `--config` file, and to write into a folder that is read-only.
     pub(crate) fn check_outputs(
         &self,
         inputs: impl IntoIterator<Item = impl AsRef<Path>>,
@@ -103,6 +106,7 @@ impl<'a> Session<'a> {
     ) -> anyhow::Result<()> {
         let outputs: Vec<PathBuf> = outputs.into_iter().collect();
         file_guard::check(&self.config, outputs.iter().cloned())?;
+        file_guard::check_writable(&outputs)?;
         file_guard::check(inputs, outputs)
     }
 

@@ -1,30 +1,32 @@
 //! `vitpcm train`: a model from tagged images. What is typed becomes a resolved configuration here; the loop itself is
-//! `vitpcm-train`'s, and this file shows what it tells.
+//! `vitpcm-train`'s, and `display` shows what it tells.
 
+mod display;
+
+use self::display::Display;
 use crate::class_names;
+use crate::counting::images;
 use crate::data_inspect::Reading;
 use crate::file_guard;
 use crate::initial_weights::InitialWeights;
 use crate::interrupt::Interrupt;
-use crate::live_run::{self, Heard, LINE_EVERY, Resuming, duration};
+use crate::live_run::{self, Resuming};
+use crate::model_path::{self, MODEL_FILE};
 use crate::number_bounds;
-use crate::outcome::{Outcome, described, usage};
-use crate::output::{self, Messages};
+use crate::outcome::{Outcome, usage};
+use crate::output;
 use crate::session::{Role, Session};
 use crate::train_report::{State, TrainReport};
 use anyhow::{Context, anyhow, bail};
-use indicatif::ProgressBar;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Instant;
-use vitpcm::Review;
-use vitpcm_data::{Dataset, InputGrid, describe_images, tag_warnings};
+use std::sync::mpsc::sync_channel;
+use vitpcm_data::{Dataset, InputGrid, LEAST_IMAGES, choose_held_out, describe_images, tag_warnings};
 use vitpcm_masks::text_file;
 use vitpcm_nets::BackboneConfig;
 use vitpcm_train::{
-    Backbone, Ending, EtTarget, Event, LocalisationKind, Preset, RunSummary, Start, TrainConfig, TrainData,
-    TrainError, TrainJob, TrainOutcome, has_saved_state,
+    Backbone, Ending, EtTarget, LocalisationKind, Preset, Start, TrainConfig, TrainData, TrainError,
+    TrainJob, TrainOutcome, has_saved_state, read_held_out,
 };
 
 #[derive(clap::Args)]
@@ -35,61 +37,64 @@ use vitpcm_train::{
     vitpcm train --data my-images --out run\n  \
     vitpcm train --data my-images --out run --resume\n  \
     vitpcm train --data my-images --pseudo-masks masks --out second-run\n  \
-    vitpcm train --data my-images --weights run/model.safetensors --out again\n\n\
+    vitpcm train --data my-images --weights run --out again\n\n\
     All keys of --set: docs/training.md, and the config.toml that every run writes.")]
 pub(crate) struct Args {
     /// The data set: a folder with tagged images in any layout that `vitpcm data inspect` knows
     #[arg(long, value_name = "PATH")]
     data: PathBuf,
-    /// The run folder: config.toml, model.safetensors (best), last/, metrics.csv, report.html, TensorBoard events
+    /// The run folder: config.toml, model.safetensors, last/, metrics.csv, report.html, TensorBoard events
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
-    /// Where paper and released code differ: ours, the code, or the text
+    #[command(flatten)]
+    resuming: Resuming,
+    /// Number of epochs
+    #[arg(long, value_name = "N", value_parser = number_bounds::epochs)]
+    epochs: Option<usize>,
+    /// What the backbone starts from: the weights in this program, random numbers (`none`), or a file, detected
+    /// automatically: a vitpcm model or its run folder, of which the backbone is taken; a ViT of timm, Hugging Face, DINO,
+    /// DINOv2 or Google (.npz); a ResNet of torchvision or Keras; Keras' Xception [default: embedded]
+    #[arg(long, value_name = "FILE|embedded|none", value_parser = model_path::parser_with_words())]
+    weights: Option<PathBuf>,
+    /// A second round: learn also from the masks that `segment` made of the training images with an earlier model
+    #[arg(long, value_name = "DIR")]
+    pseudo_masks: Option<PathBuf>,
+    /// Images that go through the network at a time
+    #[arg(long, value_name = "N", value_parser = number_bounds::batch)]
+    batch: Option<usize>,
+    #[command(flatten)]
+    reading: Reading,
+    /// Settings to start from
     #[arg(long, value_enum, default_value_t = PresetName::Default)]
     preset: PresetName,
     /// The network's backbone (vit-s16, dinov2-s14-reg, resnet50, …) [default: that of --weights]
     #[arg(long, value_name = "NAME")]
     backbone: Option<String>,
-    /// What the backbone starts from: the weights in this program, random numbers (`none`), or a file, detected
-    /// automatically: a vitpcm model, of which the backbone is taken; a ViT of timm, Hugging Face, DINO, DINOv2 or Google
-    /// (.npz); a ResNet of torchvision or Keras; Keras' Xception [default: embedded]
-    #[arg(long, value_name = "FILE|embedded|none")]
-    weights: Option<PathBuf>,
     /// Classify patches (the method), or, to compare with, whole images: class activation maps [default: pcm]
     #[arg(long, value_enum)]
     localisation: Option<LocalisationName>,
-    /// Number of epochs
-    #[arg(long, value_name = "N", value_parser = number_bounds::epochs)]
-    epochs: Option<usize>,
-    /// Images that go through the network at a time
-    #[arg(long, value_name = "N", value_parser = number_bounds::batch)]
-    batch: Option<usize>,
-    /// A second round: learn also from the masks that `segment` made of the training images with an earlier model
-    #[arg(long, value_name = "DIR")]
-    pseudo_masks: Option<PathBuf>,
-    #[command(flatten)]
-    resuming: Resuming,
     /// Change one setting by its dotted key, as in `schedule.rate=3e-4`; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    #[command(flatten)]
-    reading: Reading,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum PresetName {
+    /// What measured best
     Default,
+    /// What the paper's released code does
     Official,
+    /// What the paper's text says
     Paper,
-    /// What `vitpcm demo` trains with.
-    #[value(hide = true)]
+    /// A small network for drawn scenes, as `vitpcm demo` trains it
     Demo,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum LocalisationName {
+    /// Patch classification
     Pcm,
-    /// Global average pooling, one linear layer, no equivariance loss; the background by a threshold.
+    /// Global average pooling, one linear layer, no equivariance loss; the background by a threshold
     Cam,
 }
 
@@ -118,6 +123,7 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     if !args.data.exists() {
         return Err(usage(anyhow!("{}: there is no such folder or file", args.data.display())));
     }
+    let start = args.resuming.start(&args.out)?;
     let (config, backbone) = resolve(args, session)?;
     let dataset = Dataset::open(&args.data, &args.reading.open_options(config.seed))?;
     dataset.check_tagged()?;
@@ -125,7 +131,7 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let weights = args.weights.iter().cloned();
     let inputs = dataset.files().map(Path::to_path_buf).chain(pseudo_masks).chain(weights);
     session.check_outputs(inputs, live_run::files(&args.out))?;
-    let mut data = TrainData::of(&dataset, args.reading.image_limits());
+    let mut data = training_data(args, &dataset, &config)?;
     if let Some(folder) = &args.pseudo_masks {
         data = with_pseudo_masks(data, folder, session)?;
     }
@@ -136,16 +142,11 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         config,
         backbone,
         out: args.out.clone(),
-        start: args.resuming.start(),
+        start,
         device,
         precision,
         provenance: provenance(args),
     };
-    if job.data.validation.is_empty() {
-        session.messages.note(
-            "no validation split: the newest model is kept, not the best (--val-share 0.1 sets some images aside)",
-        );
-    }
     if job.start == Start::Fresh {
         if session.role == Role::Command {
             dataset.notes().iter().for_each(|note| session.messages.note(note));
@@ -153,7 +154,7 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         warn_of_tags(&job, session)?;
     }
     let (outcome, num_warnings) = run(&job, session)?;
-    let model = args.out.join("model.safetensors");
+    let model = args.out.join(MODEL_FILE);
     let best = match outcome.best {
         Some((epoch, score)) => format!(" (best: epoch {epoch}, score {score:.2})"),
         None => String::new(),
@@ -161,8 +162,9 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     match outcome.ending {
         Ending::Interrupted => {
             session.messages.note(format!(
-                "stopped after step {}, state saved; the same command with --resume continues",
-                outcome.steps
+                "stopped after step {}, state saved; the same command with --resume continues. The model so far: {}",
+                outcome.steps,
+                model.display()
             ));
             return Ok(Outcome::Interrupted);
         }
@@ -172,14 +174,47 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         Ending::Finished => {}
     }
     if session.ranks.is_first() && session.role == Role::Command {
-        output::result(&format!("{}{best}\n", model.display()))?;
+        let verdict = TrainReport::new(&job, &session.invocation).verdict()?;
+        output::result(&format!("{}{best}\n{}", model.display(), verdict.text()))?;
     }
     Ok(if num_warnings > 0 { Outcome::SomeFailed } else { Outcome::Done })
 }
 
+/// What to train and validate on. Where neither the data set nor the user names images to validate on, some are set aside; a
+/// resumed run keeps those that it began with.
+fn training_data(args: &Args, dataset: &Dataset, config: &TrainConfig) -> anyhow::Result<TrainData> {
+    let data = TrainData::of(dataset, args.reading.image_limits());
+    if !data.validation.is_empty() || args.reading.names_splits() {
+        return Ok(data);
+    }
+    let names = match args.resuming.resume && has_saved_state(&args.out) {
+        true => read_held_out(&args.out).map_err(usage)?,
+        false => {
+            // More than are looked at would be lost to the training.
+            let most = config.validation.max_images as f64 / data.training.len().max(1) as f64;
+            choose_held_out(&data.training, config.validation.held_out.min(most), config.seed)
+        }
+    };
+    Ok(match names.is_empty() {
+        true => data,
+        false => TrainData::holding_out(dataset, args.reading.image_limits(), names),
+    })
+}
+
+/// Why a run without images to validate on has none, as a sentence.
+pub(crate) fn why_not_measured(job: &TrainJob) -> String {
+    match job.data.training.len() {
+        count if count < LEAST_IMAGES && job.config.validation.held_out > 0.0 => format!(
+            "{} are too few to set some aside ({LEAST_IMAGES} are enough; --val-share 0.2 does it with fewer).",
+            images(count)
+        ),
+        _ => "no images were set aside.".to_owned(),
+    }
+}
+
 /// Says what the training images' tags cannot teach.
 fn warn_of_tags(job: &TrainJob, session: &Session) -> anyhow::Result<()> {
-    if session.messages != Messages::All || session.role == Role::Stage {
+    if !session.messages.says_notes() || session.role == Role::Stage {
         return Ok(());
     }
     let patch = BackboneConfig::named(&job.config.model.backbone).map_err(usage)?.patch();
@@ -330,7 +365,7 @@ pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOut
     let stop = AtomicBool::new(false);
     let (sender, receiver) = sync_channel(live_run::UNHEARD);
     let report = session.ranks.is_first().then(|| TrainReport::new(job, &session.invocation));
-    let mut display = Display::new(&session.messages, report);
+    let mut display = Display::new(&session.messages, &job.data, report);
     let result = std::thread::scope(|scope| {
         let trainer = scope.spawn(|| {
             let sender = sender; // dropped with the thread: that ends the listening
@@ -352,135 +387,5 @@ pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOut
             | TrainError::Locked(_)),
         ) => Err(usage(error)),
         Err(error) => Err(error.into()),
-    }
-}
-
-/// What people see: a few live lines on a terminal, plain lines elsewhere.
-struct Display<'a> {
-    messages: &'a Messages,
-    bar: ProgressBar,
-    /// On the first rank.
-    report: Option<TrainReport<'a>>,
-    run: Option<RunSummary>,
-    num_epochs: usize,
-    best: Option<f64>,
-    num_warnings: usize,
-    last_line: Instant,
-}
-
-impl<'a> Display<'a> {
-    fn new(messages: &'a Messages, report: Option<TrainReport<'a>>) -> Self {
-        let bar = live_run::steps_bar(messages);
-        let (run, best, last_line) = (None, None, Instant::now());
-        Display { messages, bar, report, run, num_epochs: 0, best, num_warnings: 0, last_line }
-    }
-
-    fn listen(&mut self, receiver: &Receiver<Event>, interrupt: &Interrupt, stop: &AtomicBool) {
-        live_run::listen(receiver, interrupt, stop, |heard| match heard {
-            Heard::Event(event) => self.show(event),
-            Heard::Stopping(text) => self.say(text),
-        });
-    }
-
-    fn say(&self, text: impl std::fmt::Display) {
-        self.bar.suspend(|| self.messages.note(text));
-    }
-
-    fn keep_and_report(&mut self, reviews: &[Review]) {
-        match self.report.as_ref().map_or(Ok(()), |report| report.keep(reviews)) {
-            Ok(()) => self.write_report(State::Running),
-            Err(error) => self.warn_of_report(&error),
-        }
-    }
-
-    /// A report that cannot be written does not end a training.
-    fn write_report(&mut self, state: State) {
-        if let (Some(report), Some(run)) = (&self.report, &self.run)
-            && let Err(error) = report.write(run, state)
-        {
-            self.warn_of_report(&error);
-        }
-    }
-
-    fn warn_of_report(&mut self, error: &anyhow::Error) {
-        self.num_warnings += 1;
-        let text = format!("the report could not be written: {}", described(error));
-        self.bar.suspend(|| self.messages.failure(text));
-    }
-
-    fn show(&mut self, event: Event) {
-        match event {
-            Event::Note(text) => self.say(text),
-            Event::Warning(text) => {
-                self.num_warnings += 1;
-                self.bar.suspend(|| self.messages.failure(text));
-            }
-            Event::Started(run) => {
-                self.num_epochs = run.num_epochs;
-                self.bar.set_length(run.steps_per_epoch * run.num_epochs as u64);
-                self.bar.set_position(run.steps_before);
-                self.say(format!(
-                    "{} images of {} × {} pixels, {} classes with the background, {:.2} million parameters; {} \
-                     images to validate on, {} with masks",
-                    run.num_images,
-                    run.train_size,
-                    run.train_size,
-                    run.num_classes,
-                    run.num_parameters as f64 / 1e6,
-                    run.num_validation_images,
-                    run.num_validation_masks,
-                ));
-                if run.steps_before > 0 {
-                    self.say(format!("continuing after step {}", run.steps_before));
-                }
-                self.run = Some(run);
-            }
-            Event::Step { row, num_steps, seconds_left } => {
-                let where_we_are =
-                    format!("epoch {}/{}  step {}/{num_steps}", row.epoch, self.num_epochs, row.step);
-                let masks = match row.loss_masks {
-                    0.0 => String::new(),
-                    loss => format!(", masks {loss:.4}"),
-                };
-                let losses = format!(
-                    "loss {:.4}  (tags {:.4}, equivariance {:.4}{masks}, penalty {:.4})  rate {:.2e}",
-                    row.loss, row.loss_mce, row.loss_et, row.loss_l2, row.rate
-                );
-                let speed = format!("{:.1} images/s  {} left", row.images_per_second, duration(seconds_left));
-                if self.bar.is_hidden() {
-                    if self.last_line.elapsed() >= LINE_EVERY {
-                        self.say(format!("{where_we_are}  {losses}  {speed}"));
-                        self.last_line = Instant::now();
-                    }
-                    return;
-                }
-                let best = self.best.map_or(String::new(), |best| format!("  best score {best:.2}"));
-                self.bar.set_position(row.step);
-                self.bar.set_prefix(format!("{where_we_are}  {speed}{best}"));
-                self.bar.set_message(losses);
-            }
-            Event::Epoch { epoch, mean_loss, validation, reviews, is_best } => {
-                let mut line = format!("epoch {epoch}/{}: loss {mean_loss:.4}", self.num_epochs);
-                if let Some(validation) = validation {
-                    if let Some(miou) = validation.miou {
-                        line += &format!(", mIoU {miou:.2} % (tags given)");
-                    }
-                    if let Some(loss) = validation.et_loss {
-                        line += &format!(", equivariance {loss:.4}");
-                    }
-                    line += &format!(", tag F1 {:.2} %", validation.tag_f1);
-                    if is_best {
-                        self.best = Some(validation.score);
-                        line += " — best so far";
-                    }
-                }
-                self.say(line);
-                self.last_line = Instant::now();
-                if !reviews.is_empty() {
-                    self.keep_and_report(&reviews);
-                }
-            }
-            Event::Saved { .. } => {}
-        }
     }
 }

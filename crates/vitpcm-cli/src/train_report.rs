@@ -1,10 +1,12 @@
 //! The report of `vitpcm train`: written at each validation and at the end, from the run folder alone (metrics.csv,
 //! config.toml, the reviews of the last validation), so that a resumed run shows what came before.
 
+use crate::counting::{counted, images};
 use crate::invocation::Invocation;
 use crate::output;
 use crate::report::{self, Curves, MaskLinks, Page, Reviewed, Summary, escaped};
-use crate::table::grouped;
+use crate::train::why_not_measured;
+use crate::verdict::{MeasuredOn, Verdict};
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 use vitpcm::Review;
@@ -39,6 +41,22 @@ impl<'a> TrainReport<'a> {
         report::write_all(&self.reviews, reviews)
     }
 
+    /// The verdict on the model that was kept.
+    pub(crate) fn verdict(&self) -> anyhow::Result<Verdict> {
+        let curves = Curves::read(&self.job.out.join("metrics.csv"))?;
+        let reviews = report::read_all(&self.reviews)?;
+        if reviews.is_empty() {
+            return Ok(Verdict::NotMeasured(why_not_measured(self.job)));
+        }
+        let data = &self.job.data;
+        let mut learned = vec![0; data.classes.len()];
+        for tag in data.training.iter().flat_map(|image| image.tags.iter()) {
+            learned[usize::from(tag)] += 1;
+        }
+        let on = if data.held_out.is_empty() { MeasuredOn::ValidationSplit } else { MeasuredOn::HeldOut };
+        Ok(Verdict::new(on, &data.classes, &learned, &reviews, curves.tag_f1()))
+    }
+
     /// Writes `report.html` into the run folder.
     pub(crate) fn write(&self, run: &RunSummary, state: State) -> anyhow::Result<()> {
         let out = &self.job.out;
@@ -50,25 +68,31 @@ impl<'a> TrainReport<'a> {
         let reviewed =
             Reviewed { summary: &summary, rows: &rows, links: MaskLinks::None, what: "validation images" };
 
-        let mut page = Page::new("train", "Training report", self.lead(run, state, &curves));
+        let verdict = match state {
+            State::Ended(Ending::Finished | Ending::OutOfPatience) => Some(self.verdict()?),
+            State::Ended(Ending::Interrupted) | State::Running => None,
+        };
+        let lead = self.lead(run, state, &curves, verdict.as_ref());
+        let mut page = Page::new("train", "Training report", lead);
         page.figure("epochs", &curves.last_epoch().to_string(), &format!("of {}", run.num_epochs));
-        if let Some((epoch, score)) = curves.best() {
+        if let Some((epoch, score)) = curves.best().filter(|_| !self.job.data.keeps_newest()) {
             page.figure("best score", &format!("{score:.2}"), &format!("epoch {epoch}"));
         }
         reviewed.put_figures(&mut page);
         page.section("course", "Course of the training", curves.charts());
         reviewed.put_sections(&mut page);
+        page.section("verdict", "Verdict", verdict.map_or(String::new(), |verdict| verdict.html()));
         page.origin_section(self.invocation, &self.config()?);
         output::write_file(&out.join("report.html"), page.html().as_bytes())
     }
 
-    fn lead(&self, run: &RunSummary, state: State, curves: &Curves) -> String {
+    fn lead(&self, run: &RunSummary, state: State, curves: &Curves, verdict: Option<&Verdict>) -> String {
         let mut lead = format!(
-            "<strong>{}</strong>, {:.1} million parameters, learns {} classes from the tags of {} images. ",
+            "<strong>{}</strong>, {:.1} million parameters, learns {} from the tags of {}. ",
             escaped(&self.job.config.model.backbone),
             run.num_parameters as f64 / 1e6,
-            run.num_classes - 1,
-            grouped(run.num_images as u64)
+            counted(run.num_classes - 1, "class", "classes"),
+            images(run.num_images)
         );
         lead += &match self.job.config.model.weights.as_deref() {
             Some("embedded") => "Its backbone started from the embedded weights. ".to_owned(),
@@ -78,18 +102,28 @@ impl<'a> TrainReport<'a> {
         };
         lead += match state {
             State::Running => "The run goes on.",
-            State::Ended(Ending::Finished) => "The run is finished.",
+            State::Ended(Ending::Finished) => "All epochs are done.",
             State::Ended(Ending::OutOfPatience) => "The run ended because validation got no better any more.",
             State::Ended(Ending::Interrupted) => {
                 "The run was interrupted; the same command with <code>--resume</code> goes on."
             }
         };
-        if let Some(epoch) = curves.last_validated_epoch() {
+        if let Some(verdict) = verdict {
+            lead += &format!(" <strong>Verdict: {}</strong>", escaped(&verdict.sentence()));
+        }
+        let keeps_newest = self.job.data.keeps_newest();
+        let kept =
+            if keeps_newest { curves.last_validated_epoch() } else { curves.best().map(|best| best.0) };
+        if let Some(epoch) = kept {
+            let serve = match keeps_newest {
+                true => "these figures",
+                false => "these figures and the choice of the best epoch",
+            };
             lead += &format!(
-                " Masks below are of the validation after epoch {epoch}, tags given: {} images, {} with true masks, which \
-                 serve these figures and the choice of the best epoch, never the learning.",
-                grouped(run.num_validation_images as u64),
-                grouped(run.num_validation_masks as u64)
+                " Masks below are of the model after epoch {epoch}, tags given: {}, {} with true masks, which serve {serve}, \
+                 never the learning.",
+                images(run.num_validation_images),
+                run.num_validation_masks
             );
         }
         lead

@@ -2,10 +2,12 @@
 //! configuration here; the loop itself is `vitpcm-train`'s, and this file shows what it tells.
 
 use crate::class_names::{self, CLASS_LIST};
+use crate::counting::{counted, images};
 use crate::crf_options::CrfOptions;
 use crate::evaluate::read_names;
 use crate::interrupt::Interrupt;
 use crate::live_run::{self, Heard, LINE_EVERY, Resuming, duration};
+use crate::model_path::{self, MODEL_FILE};
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output::{self, Messages};
@@ -36,10 +38,10 @@ use vitpcm_train::{
     --classes names.txt --backbone resnet-nano --steps 20 \\\n    \
     --set crops.side=65 --scales 1 --out verification\n\n\
     With your own files (--masks and --val-truth hold PNG masks named after the images):\n  \
-    vitpcm verify --images JPEGImages --masks pseudo-masks --val-images JPEGImages\n    \
-    --val-truth SegmentationClass --val-list ImageSets/Segmentation/val.txt\n    \
+    vitpcm verify --images JPEGImages --masks pseudo-masks --val-images JPEGImages \\\n    \
+    --val-truth SegmentationClass --val-list ImageSets/Segmentation/val.txt \\\n    \
     --weights resnet101.pth --crf --out verification\n  \
-    vitpcm segment photos --model verification/model.safetensors --out masks\n\n\
+    vitpcm segment photos --model verification --out masks\n\n\
     All keys of --set: docs/verification.md, and the config.toml that every run writes.")]
 pub(crate) struct Args {
     /// Images to train on
@@ -57,6 +59,8 @@ pub(crate) struct Args {
     /// The run folder: config.toml, model.safetensors, last/, metrics.csv, TensorBoard events, scores.json
     #[arg(long, value_name = "RUN")]
     out: PathBuf,
+    #[command(flatten)]
+    resuming: Resuming,
     /// Train only on the names listed in this file (a split)
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
@@ -66,17 +70,17 @@ pub(crate) struct Args {
     /// `voc`, `coco`, or a file with one class name a line [default: classes.txt beside the masks]
     #[arg(long, value_name = "voc|coco|FILE")]
     classes: Option<String>,
-    /// The network's backbone: resnet50 or resnet101 [default: what --weights hold]
+    /// The network's backbone: resnet50, resnet101, or resnet-nano to try things out [default: what --weights hold]
     #[arg(long, value_name = "NAME")]
     backbone: Option<String>,
     /// Pretrained ResNet: ImageNet weights of torchvision or Keras (.h5 converted, TensorFlow.js model.json), or a vitpcm
-    /// model with a ResNet
-    #[arg(long, value_name = "FILE")]
+    /// model with a ResNet or its run folder
+    #[arg(long, value_name = "FILE|RUN", value_parser = model_path::parser())]
     weights: Option<PathBuf>,
-    /// A model from tags whose features the network learns beside the masks, say that which made them; `embedded` for the
-    /// program's own
-    #[arg(long, value_name = "FILE|embedded")]
-    teacher: Option<String>,
+    /// A model from tags whose features the network learns beside the masks, say that which made them, as a file or a run
+    /// folder; `embedded` for the program's own
+    #[arg(long, value_name = "FILE|RUN|embedded", value_parser = model_path::parser_with_words())]
+    teacher: Option<PathBuf>,
     /// Number of steps [default: 20000]
     #[arg(long, value_name = "N", value_parser = number_bounds::steps, conflicts_with = "epochs")]
     steps: Option<u64>,
@@ -89,8 +93,6 @@ pub(crate) struct Args {
     /// Pixels whose class has a lower score than this are not learned from, where NAME.npz lies beside a mask
     #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction)]
     unsure: Option<f32>,
-    #[command(flatten)]
-    resuming: Resuming,
     /// Change one setting by its dotted key, as in `schedule.rate=1e-3`; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -128,6 +130,7 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
             return Err(usage(anyhow!("{}: there is no such folder", folder.display())));
         }
     }
+    let start = args.resuming.start(&args.out)?;
     let classes = class_list(args).map_err(usage)?;
     let training = paired(&args.images, &args.masks, args.list.as_deref(), &session.messages)?;
     let validation = paired(&args.val_images, &args.val_truth, args.val_list.as_deref(), &session.messages)?;
@@ -149,7 +152,7 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         backbone,
         teacher,
         out: args.out.clone(),
-        start: args.resuming.start(),
+        start,
         device,
         precision,
         limits: ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) },
@@ -160,12 +163,13 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let (outcome, num_warnings) = train(&job, &session.messages, &interrupt, &stop)?;
     if outcome.ending == Ending::Interrupted {
         session.messages.note(format!(
-            "stopped after step {}, state saved; the same command with --resume continues",
-            outcome.steps
+            "stopped after step {}, state saved; the same command with --resume continues. The model so far: {}",
+            outcome.steps,
+            args.out.join(MODEL_FILE).display()
         ));
         return Ok(Outcome::Interrupted);
     }
-    let model = args.out.join("model.safetensors");
+    let model = args.out.join(MODEL_FILE);
     if job.validation.is_empty() {
         session.messages.note("no image to score on has a true mask");
         output::result(&format!("{}\n", model.display()))?;
@@ -218,12 +222,17 @@ fn paired(
     let names = list.map(read_names).transpose().map_err(usage)?;
     let found = MaskPairing::find(images, masks, names.as_deref());
     found.problems.iter().for_each(|problem| messages.failure(problem));
-    for (count, what) in [
-        (found.without_mask.len(), "images have no mask and do not count"),
-        (found.without_image.len(), "listed names have no image"),
+    for (count, one, several) in [
+        (
+            found.without_mask.len(),
+            "image has no mask and does not count",
+            "images have no mask and do not count",
+        ),
+        (found.without_image.len(), "listed name has no image", "listed names have no image"),
     ] {
         if count > 0 {
-            messages.note(format!("{} and {}: {count} {what}", images.display(), masks.display()));
+            let text = counted(count, one, several);
+            messages.note(format!("{} and {}: {text}", images.display(), masks.display()));
         }
     }
     Ok(found.pairs)
@@ -268,7 +277,7 @@ fn resolve(
         config.schedule.steps = steps;
     }
     if let Some(model) = &args.teacher {
-        config.teacher.model.clone_from(model);
+        config.teacher.model = model.display().to_string();
     }
     for assignment in &args.set {
         config = config.with(assignment).map_err(usage)?;
@@ -324,7 +333,7 @@ fn provenance(args: &Args) -> BTreeMap<String, String> {
         ("masks", shown(&args.masks)),
     ];
     known.extend(args.weights.as_deref().map(|weights| ("weights", shown(weights))));
-    known.extend(args.teacher.clone().map(|teacher| ("teacher", teacher)));
+    known.extend(args.teacher.as_deref().map(|teacher| ("teacher", shown(teacher))));
     known.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
@@ -364,7 +373,7 @@ fn score(
     messages: &Messages,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Option<usize>> {
-    let model = args.out.join("model.safetensors");
+    let model = args.out.join(MODEL_FILE);
     let options = SegmenterOptions {
         scales: args.scales.clone(),
         symmetries: Symmetries::Flip,
@@ -398,7 +407,7 @@ fn score(
         format!("{name:<12} mIoU {miou}{with_union}, pixel accuracy {accuracy}\n")
     };
     let mut text = format!("{}\n", model.display());
-    text += &format!("{} images, no tags, scales {:?}, flip\n", scores.num_images, args.scales);
+    text += &format!("{}, no tags, scales {:?}, flip\n", images(scores.num_images), args.scales);
     text += &line("network", &scores.baseline);
     if let Some(refined) = &scores.refined {
         text += &line("with CRF", refined);
@@ -463,31 +472,43 @@ impl<'a> Display<'a> {
                 self.bar.set_position(steps_before);
                 let millions = num_parameters as f64 / 1e6;
                 self.say(format!(
-                    "{num_images} images with masks, {millions:.2} million parameters; {num_validation_images} images \
-                     to score on meanwhile"
+                    "learning from {} with masks; {} to score on meanwhile",
+                    images(num_images),
+                    images(num_validation_images)
                 ));
+                if self.messages.is_verbose() {
+                    self.say(format!("{millions:.2} million parameters"));
+                }
                 if steps_before > 0 {
                     self.say(format!("continuing after step {steps_before}"));
                 }
             }
             VerifyEvent::Step { row, seconds_left } => {
-                let where_we_are = format!("epoch {}  step {}/{}", row.epoch, row.step, self.num_steps);
-                let losses = format!("loss {:.4}  rate {:.2e}", row.losses.total(), row.rate);
-                let speed = format!("{:.1} images/s  {} left", row.images_per_second, duration(seconds_left));
+                let where_we_are = format!("epoch {}, step {} of {}", row.epoch, row.step, self.num_steps);
+                let rate = match self.messages.is_verbose() {
+                    true => format!(", rate {:.2e}", row.rate),
+                    false => String::new(),
+                };
+                let loss = format!("loss {:.4}{rate}", row.losses.total());
+                let speed =
+                    format!("{} left, {:.1} images a second", duration(seconds_left), row.images_per_second);
                 if self.bar.is_hidden() {
                     if self.last_line.elapsed() >= LINE_EVERY {
-                        self.say(format!("{where_we_are}  {losses}  {speed}"));
+                        self.say(format!("{where_we_are}: {speed}, {loss}"));
                         self.last_line = Instant::now();
                     }
                     return;
                 }
                 self.bar.set_position(row.step);
-                self.bar.set_prefix(format!("{where_we_are}  {speed}"));
-                self.bar.set_message(losses);
+                self.bar.set_prefix(format!("{where_we_are}: {speed}"));
+                self.bar.set_message(loss);
             }
             VerifyEvent::Scored { step, miou, num_images } => {
                 let miou = miou.map_or("–".to_owned(), |miou| format!("{miou:.2} %"));
-                self.say(format!("step {step}: mIoU {miou} on {num_images} images, one scale, no tags"));
+                self.say(format!(
+                    "step {step}: masks {miou} right (mIoU) on {}, one scale, no tags",
+                    images(num_images)
+                ));
                 self.last_line = Instant::now();
             }
             VerifyEvent::Saved { .. } => {}

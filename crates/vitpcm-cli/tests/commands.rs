@@ -321,7 +321,7 @@ fn segment_writes_every_format_names_failures_and_resumes() {
     std::fs::remove_file(folder.path("scenes/images/broken.jpg")).unwrap();
     let (_, stderr) = check(&[&command[..], &["--resume"]].concat(), 0);
     assert!(
-        stderr.contains("5 of 6 images are done already") && stderr.contains("1 images segmented"),
+        stderr.contains("5 of 6 images are done already") && stderr.contains("1 image segmented"),
         "{stderr}"
     );
     assert_eq!(std::fs::read(&path).unwrap(), whole);
@@ -348,7 +348,7 @@ fn tags_come_from_the_command_line_or_a_file() {
     std::fs::write(folder.path("elsewhere.csv"), "image,tags\nscene-0000.png,triangle\n").unwrap();
     let (_, stderr) = check(&[&base[..8], &["--tags-file", &folder.text("elsewhere.csv")]].concat(), 1);
     assert!(stderr.contains("scene-0001.png: the tag file does not name it"), "{stderr}");
-    assert!(stderr.contains("1 images segmented"), "{stderr}");
+    assert!(stderr.contains("1 image segmented"), "{stderr}");
     let (_, stderr) = check(&[&base[..8], &["--tags", "unicorn"]].concat(), 2);
     assert!(stderr.contains("does not know `unicorn`; it knows disc, square, triangle, cross"), "{stderr}");
     check(&[&base[..8], &["--tags", "disc", "--no-tags"]].concat(), 2);

@@ -373,6 +373,7 @@ fn masks_never_replace_photographs() {
     stage.check(&["join", "masks", "data/masks", "--out=masks"], 2);
     // Training writes no masks, but appends to what a link leads to.
     fs::create_dir(stage.path("run")).unwrap();
+    fs::write(stage.path("run/config.toml"), "").unwrap();
     symlink(stage.path("data/tags.csv"), stage.path("run/metrics.csv")).unwrap();
     let stderr = stage.check(&["train", "--data=data", "--preset=demo", "--resume", "--out=run"], 2);
     assert!(stderr.contains("run/metrics.csv") && stderr.contains("data/tags.csv"), "{stderr}");
@@ -394,7 +395,7 @@ fn masks_beside_photographs_of_other_names_are_fine() {
         segment(out, &["--format=png,labelme"], 0);
         // What it wrote is no photograph the second time.
         let stderr = segment(out, &["--format=png,labelme", "--resume"], 0);
-        assert!(stderr.contains("1 of 1 images are done already"), "{stderr}");
+        assert!(stderr.contains("1 of 1 image is done already"), "{stderr}");
     }
     // A person's own picture is.
     image.save(stage.path("photos/b.jpg")).unwrap();

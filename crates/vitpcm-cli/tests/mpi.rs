@@ -175,7 +175,7 @@ fn a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on_from_the_state() {
     // One epoch more, without an image that is gone since: all ranks learn of it.
     std::fs::remove_file(scratch.path("data/images/scene-0003.png")).unwrap();
     let (_, stderr) = check(scratch.start(2, "broken", &[DROPOUT, "--resume", "--epochs=7"]), 1);
-    assert!(stderr.contains("1 of the 20 images that the run began with are gone"), "{stderr}");
+    assert!(stderr.contains("1 of the 20 images that the run began with is gone"), "{stderr}");
     assert_eq!(stderr.matches("scene-0003.png").count(), 1, "{stderr}");
     assert_eq!(scratch.rows("broken").len(), 21);
 }

@@ -29,6 +29,7 @@ mod dataset;
 mod drawn_scenes;
 mod error;
 mod file_index;
+mod held_out;
 mod image_file;
 mod inspect;
 mod jpeg_file;
@@ -68,6 +69,7 @@ pub use dataset::{Dataset, Difficult, OpenOptions, SameName, TagSource, TaggedIm
 pub use drawn_scenes::{DrawnScenes, Scene};
 pub use error::DataError;
 pub use file_index::{ImageFile, find_images};
+pub use held_out::{LEAST_IMAGES, choose_held_out};
 pub use image_file::{ImageHeader, ImageLimits, decode_image, read_image, read_image_header};
 pub use inspect::{
     ClassCount, InspectDepth, InspectOptions, Inspection, Range, SizeSummary, SplitCount, inspect,

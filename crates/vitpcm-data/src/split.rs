@@ -148,7 +148,7 @@ pub(crate) fn usual_list_files(folder: &Path) -> Vec<(String, PathBuf)> {
 
 /// A number in [0, 1) that depends on the name and the seed alone, the same on every machine and in every version:
 /// FNV-1a over the bytes, then the finaliser of SplitMix64, because FNV alone is poor in its high bits.
-fn unit_hash(name: &str, seed: u64) -> f64 {
+pub(crate) fn unit_hash(name: &str, seed: u64) -> f64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in seed.to_le_bytes().into_iter().chain(name.bytes()) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);

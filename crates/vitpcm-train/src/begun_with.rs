@@ -118,7 +118,10 @@ pub(crate) fn places(
 
 /// What to say where images are gone.
 pub(crate) fn warning(num_gone: usize, num_images: usize) -> String {
-    format!("{num_gone} of the {num_images} images that the run began with are gone; it goes on without them")
+    let (are, them) = if num_gone == 1 { ("is", "it") } else { ("are", "them") };
+    format!(
+        "{num_gone} of the {num_images} images that the run began with {are} gone; the run goes on without {them}"
+    )
 }
 
 #[cfg(test)]

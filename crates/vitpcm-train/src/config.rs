@@ -283,6 +283,10 @@ pub struct ValidationConfig {
     pub tag_threshold: f32,
     /// So many images are drawn into TensorBoard with heat maps and mask; 0 for none.
     pub pictures: usize,
+    /// Share of the images that is set aside where the data set brings no validation split and has enough images; 0 for none.
+    /// They measure what was learned and choose no epoch. Runs of earlier versions have none.
+    #[serde(default)]
+    pub held_out: f64,
 }
 
 /// How images reach the network, and how often the state is saved.
@@ -362,6 +366,7 @@ impl TrainConfig {
         bounds.within("validation.grid", validation.grid, 1..=256);
         bounds.share("validation.tag_threshold", validation.tag_threshold);
         bounds.within("validation.pictures", validation.pictures, 0..=MOST_PICTURES);
+        bounds.within("validation.held_out", validation.held_out, 0.0..=0.5);
         bounds.loader(&self.loader);
         bounds.finish()
     }

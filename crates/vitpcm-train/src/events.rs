@@ -33,8 +33,8 @@ pub enum Event {
         validation: Option<Validation>,
         /// The images validated on, the least sure first; pictures of the first few.
         reviews: Vec<Review>,
-        /// Whether it is the best so far; the model was saved then.
-        is_best: bool,
+        /// Whether the model was kept: as the newest, or as the best so far.
+        is_kept: bool,
     },
     /// The state was saved.
     Saved {

@@ -72,6 +72,7 @@ mod state_file;
 mod teacher;
 mod tensorboard;
 mod threshold_sweep;
+mod train_data;
 mod validation;
 mod verify_config;
 mod verify_loop;
@@ -87,11 +88,13 @@ pub use config::{
 pub use error::{Result, TrainError};
 pub use events::{Event, RunSummary};
 pub use metrics_csv::MetricsRow;
-pub use pcm_loop::{Backbone, Ending, Start, TrainData, TrainJob, TrainOutcome, has_saved_state, train};
+pub use pcm_loop::{Backbone, Ending, Start, TrainJob, TrainOutcome, has_saved_state, train};
 pub use ranks::Ranks;
+pub use run_files::{check_run, has_run};
 pub use saved_state::check_saved_state;
 pub use schedule::Trained;
 pub use teacher::Teacher;
+pub use train_data::{TrainData, read_held_out};
 pub use validation::{Validation, ValidationImage};
 pub use verify_config::{
     CropsConfig, VerifyConfig, VerifyModelConfig, VerifyScheduleConfig, VerifyValidationConfig,

@@ -16,8 +16,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use candle_core::Device;
-use vitpcm_data::{Dataset, ImageLimits, Loader, LoaderOptions, PseudoMasks, TaggedImage};
-use vitpcm_masks::Classes;
+use vitpcm_data::{Loader, LoaderOptions};
 use vitpcm_nets::{Localisation, Model, ModelInfo, Parameters, Precision, PretrainedBackbone, Storage};
 
 use crate::batch::TaggedBatch;
@@ -40,6 +39,7 @@ use crate::run_start::{
 use crate::shares::{Shares, StepOfAll};
 use crate::state_file::state_path;
 use crate::threshold_sweep::ThresholdSweep;
+use crate::train_data::{TrainData, remember_held_out};
 use crate::validation::{Validation, ValidationImage, Validator};
 
 /// A training run: what on, what with, where to.
@@ -63,21 +63,6 @@ pub struct TrainJob {
     pub provenance: BTreeMap<String, String>,
 }
 
-/// Images to train and to validate on. Masks exist on the validation side only.
-#[derive(Debug, Clone)]
-pub struct TrainData {
-    /// The classes, background first.
-    pub classes: Classes,
-    /// Images to train on.
-    pub training: Vec<TaggedImage>,
-    /// Images to validate on; may be empty.
-    pub validation: Vec<ValidationImage>,
-    /// Masks that an earlier round made of the training images, where this is a second one.
-    pub pseudo_masks: Option<PathBuf>,
-    /// What is refused before it is decoded.
-    pub limits: ImageLimits,
-}
-
 /// What the backbone starts from.
 #[derive(Debug)]
 pub enum Backbone {
@@ -92,8 +77,8 @@ pub enum Backbone {
 pub enum Start {
     /// In a folder that is new or empty.
     Fresh,
-    /// From the folder's saved state; from the beginning where none was saved yet. Training images that changed since the run
-    /// began are refused.
+    /// From the folder's saved state; from the beginning where the run was stopped before it saved one. A folder without a run is
+    /// refused, and so are training images that changed since the run began.
     Resume,
     /// The same, and with images that changed.
     ResumeWithChangedImages,
@@ -119,54 +104,6 @@ pub enum Ending {
     OutOfPatience,
     /// It was asked to stop; the state is saved.
     Interrupted,
-}
-
-impl TrainData {
-    /// The training split of a data set, and its validation split with masks where there are any.
-    pub fn of(dataset: &Dataset, limits: ImageLimits) -> Self {
-        let image = |index: &usize| dataset.images()[*index].clone();
-        let validation = dataset.validation().into_iter().flat_map(|split| &split.indices);
-        Self {
-            classes: dataset.classes().clone(),
-            training: dataset.training().indices.iter().map(image).collect(),
-            validation: validation
-                .map(|index| ValidationImage { image: image(index), truth: dataset.truth(*index).cloned() })
-                .collect(),
-            pseudo_masks: None,
-            limits,
-        }
-    }
-
-    pub(crate) fn pseudo_masks(&self) -> Option<PseudoMasks> {
-        let folder = self.pseudo_masks.clone()?;
-        Some(PseudoMasks { folder, classes: self.classes.clone() })
-    }
-
-    /// How many training images have a pseudo-mask.
-    pub fn num_pseudo_masks(&self) -> usize {
-        let exists = |masks: PseudoMasks| {
-            let has_mask = |image: &&TaggedImage| masks.path(&image.mask_name()).is_file();
-            self.training.iter().filter(has_mask).count()
-        };
-        self.pseudo_masks().map_or(0, exists)
-    }
-
-    /// Tells data sets apart by their classes, the names and tags of the training images, and whether there are
-    /// pseudo-masks.
-    pub(crate) fn fingerprint(&self) -> u64 {
-        self.fingerprint_of(&self.training)
-    }
-
-    /// The same with other training images.
-    pub(crate) fn fingerprint_of(&self, training: &[TaggedImage]) -> u64 {
-        let classes = self.classes.names().iter().map(String::as_bytes);
-        let images = training.iter().flat_map(|image| [image.name.as_bytes(), image.tags.as_slice()]);
-        let masks = self.pseudo_masks.iter().map(|_| "pseudo-masks".as_bytes());
-        // With a byte between the parts that neither holds.
-        fingerprint::of_bytes(
-            classes.chain(images).chain(masks).flat_map(|part| part.iter().copied().chain([255])),
-        )
-    }
 }
 
 /// Trains, together with all other `ranks`. `events`, to be listened to or dropped, hears what happens (on other ranks than the first, of inputs left
@@ -256,6 +193,9 @@ pub fn train(
     };
     if ranks.is_first() && (saved.is_none() || !begun_with::exists(&job.out)) {
         remember_images(job, &training)?;
+    }
+    if saved.is_none() && ranks.is_first() && !job.data.held_out.is_empty() {
+        remember_held_out(&job.out, &job.data.held_out)?;
     }
     if saved.is_none() {
         save(&mut progress, &step, &adam, average.as_ref(), &files)?;
@@ -380,6 +320,7 @@ pub fn train(
 
             if is_stopped {
                 save(&mut progress, &step, &adam, average.as_ref(), &files)?;
+                keep_first_model(job, ranks, &progress, model_now(&info, &step, average.as_ref()))?;
                 return outcome(Ending::Interrupted, &progress);
             }
             if !is_last && last_save.elapsed().as_secs_f64() > 60.0 * config.loader.save_minutes {
@@ -398,16 +339,13 @@ pub fn train(
                 format!("the ranks' weights differ after epoch {epoch}: one of them computes wrongly");
             return Err(TrainError::Ranks(reason));
         }
-        let current = match &average {
-            Some(average) => average.apply(step.parameters()),
-            None => step.parameters(),
-        };
-        let mut model = Model { info: info.clone(), parameters: current };
+        let mut model = model_now(&info, &step, average.as_ref());
         let due = epoch.is_multiple_of(config.validation.every_epochs) || epoch == schedule.epochs;
         let validated = if due { validator.validate(&model, ranks, stop)? } else { None };
         let is_stopped = ranks.any(stop.load(Ordering::Relaxed));
         if is_stopped && validated.is_none() {
             save(&mut progress, &step, &adam, average.as_ref(), &files)?;
+            keep_first_model(job, ranks, &progress, model)?;
             return outcome(Ending::Interrupted, &progress);
         }
         let (validation, sweep, reviews) = match validated {
@@ -420,14 +358,15 @@ pub fn train(
                 (Some(validated.validation), validated.sweep, validated.reviews)
             }
         };
-        let is_best = match (&validation, progress.best) {
+        let is_kept = match (&validation, progress.best) {
+            _ if job.data.keeps_newest() => true,
             (Some(now), Some((_, best))) => now.score > best,
             (Some(_), None) => true,
-            // Nothing to compare by: the newest is kept.
-            (None, _) => validator.images.is_empty(),
+            (None, _) => false,
         };
-        if is_best {
-            progress.best = validation.as_ref().map(|validation| (epoch, validation.score));
+        if is_kept {
+            let chosen = validation.as_ref().filter(|_| !job.data.keeps_newest());
+            progress.best = chosen.map(|validation| (epoch, validation.score));
             progress.epochs_since_best = 0;
             describe_model(&mut model.info, epoch, progress.step, validation.as_ref());
             if let Some(sweep) = &sweep {
@@ -446,7 +385,7 @@ pub fn train(
             files.metrics.append(&row, validation.as_ref())?;
         }
         let mean_loss = (progress.epoch_loss_sum / progress.epoch_steps as f64) as f32;
-        tell(Event::Epoch { epoch, mean_loss, validation, reviews, is_best });
+        tell(Event::Epoch { epoch, mean_loss, validation, reviews, is_kept });
 
         progress.epoch += 1;
         (progress.images_taken, progress.epoch_steps, progress.epoch_loss_sum) = (0, 0, 0.0);
@@ -456,10 +395,33 @@ pub fn train(
         save(&mut progress, &step, &adam, average.as_ref(), &files)?;
         last_save = Instant::now();
         if is_stopped && progress.epoch < schedule.epochs {
+            keep_first_model(job, ranks, &progress, model)?;
             return outcome(Ending::Interrupted, &progress);
         }
     }
     outcome(Ending::Finished, &progress)
+}
+
+/// The network as it is validated and kept: of averaged weights where they are averaged.
+fn model_now(info: &ModelInfo, step: &PcmStep, average: Option<&Ema>) -> Model {
+    let parameters = match average {
+        Some(average) => average.apply(step.parameters()),
+        None => step.parameters(),
+    };
+    Model { info: info.clone(), parameters }
+}
+
+/// Leaves a model that can be used where a run is stopped before an epoch's was kept.
+fn keep_first_model(job: &TrainJob, ranks: &Ranks, progress: &Progress, mut model: Model) -> Result<()> {
+    let has_kept_one = match job.data.keeps_newest() {
+        true => progress.epoch > 0,
+        false => progress.best.is_some(),
+    };
+    if has_kept_one || !ranks.is_first() {
+        return Ok(());
+    }
+    describe_model(&mut model.info, progress.epoch + 1, progress.step, None);
+    Ok(model.save(job.out.join("model.safetensors"), Storage::F32)?)
 }
 
 /// Whether a run folder holds a state to resume from.
@@ -487,7 +449,16 @@ fn validator<'a>(job: &'a TrainJob, training: &Loader) -> Validator<'a> {
     let tagged = images.iter().map(|image| image.image.clone()).collect();
     let loader = training.of_other_images(tagged);
     let (config, classes, limits) = (&job.config, &job.data.classes, job.data.limits.clone());
-    Validator { config, classes, images, loader, limits, device: &job.device, precision: job.precision }
+    Validator {
+        config,
+        classes,
+        images,
+        loader,
+        limits,
+        device: &job.device,
+        precision: job.precision,
+        chooses_epoch: !job.data.keeps_newest(),
+    }
 }
 
 /// What the model file says about how it came about.

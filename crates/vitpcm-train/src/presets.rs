@@ -77,6 +77,7 @@ impl TrainConfig {
                 grid: 60,
                 tag_threshold: 0.5,
                 pictures: 4,
+                held_out: 0.0,
             },
             loader: LoaderConfig { threads: 0, ahead: 64, cache_megabytes: 2048, save_minutes: 10.0 },
         }
@@ -162,6 +163,7 @@ impl TrainConfig {
         config.schedule.ema_decay = 0.99;
         config.validation.grid = 24;
         config.validation.every_epochs = 2;
+        config.validation.held_out = 0.0;
         config
     }
 
@@ -196,6 +198,7 @@ impl Default for TrainConfig {
         config.schedule.ema_decay = 0.998;
         config.validation.grid = config.model.inference_grid;
         config.validation.max_images = 500;
+        config.validation.held_out = 0.1;
         config
     }
 }

@@ -9,8 +9,12 @@ use vitpcm_masks::{FolderLock, LOCK_FILE, atomic_file};
 use crate::config::TrainConfig;
 use crate::error::{Result, TrainError};
 use crate::metrics_csv::{HEADING, MetricsCsv, MetricsRow};
+use crate::state_file::state_path;
 use crate::tensorboard::EventFile;
 use crate::validation::Validated;
+
+/// The name of a run's settings.
+const SETTINGS: &str = "config.toml";
 
 /// The open files.
 pub(crate) struct RunFiles {
@@ -20,7 +24,7 @@ pub(crate) struct RunFiles {
 
 /// Writes `config.toml`, whole or not at all.
 pub(crate) fn write_settings(out: &Path, text: &str) -> Result<()> {
-    let path = out.join("config.toml");
+    let path = out.join(SETTINGS);
     atomic_file::write(&path, |file| file.write_all(text.as_bytes())).map_err(TrainError::io(&path))
 }
 
@@ -30,13 +34,31 @@ pub(crate) fn lock(out: &Path, command: &str) -> Result<FolderLock> {
     Ok(FolderLock::take(out, command)?)
 }
 
+/// Whether a run began in a folder, with or without a saved state: its settings are the first file that it writes.
+pub fn has_run(out: &Path) -> bool {
+    out.join(SETTINGS).is_file() || state_path(out).is_file()
+}
+
+/// Refuses to resume in a folder in which no run began.
+pub fn check_run(out: &Path) -> Result<()> {
+    if has_run(out) {
+        return Ok(());
+    }
+    let reason = "there is no run to resume; the same command without --resume starts one".to_owned();
+    Err(TrainError::RunFolder { path: out.to_owned(), reason })
+}
+
 /// Refuses a folder with anything in it but the lock: a new run wants one for itself.
 pub(crate) fn check_empty(out: &Path) -> Result<()> {
     for entry in std::fs::read_dir(out).map_err(TrainError::io(out))? {
         if entry.map_err(TrainError::io(out))?.file_name() != LOCK_FILE {
-            let reason =
-                "the folder is not empty; choose another, or continue its run with --resume".to_owned();
-            return Err(TrainError::RunFolder { path: out.to_owned(), reason });
+            let reason = match has_run(out) {
+                true => {
+                    "the folder is not empty; --resume continues its run, another folder starts a new one"
+                }
+                false => "the folder is not empty; expected a new or an empty one",
+            };
+            return Err(TrainError::RunFolder { path: out.to_owned(), reason: reason.to_owned() });
         }
     }
     Ok(())

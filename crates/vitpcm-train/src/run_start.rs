@@ -12,7 +12,7 @@ use crate::error::{Result, TrainError};
 use crate::file_record::{self, FoundImage};
 use crate::pcm_loop::{Backbone, Start, TrainJob};
 use crate::ranks::Ranks;
-use crate::run_files::check_empty;
+use crate::run_files::{check_empty, check_run};
 
 /// The folder's state, where there is one to go on from.
 pub(crate) fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
@@ -21,6 +21,7 @@ pub(crate) fn open_run_folder(job: &TrainJob) -> Result<Option<Saved>> {
         check_empty(out)?;
         return Ok(None);
     }
+    check_run(out)?;
     let Some(saved) = checkpoint::load(out, &job.device)? else { return Ok(None) };
     let refuse = |reason: String| Err(TrainError::RunFolder { path: out.clone(), reason });
     if saved.info.classes != job.data.classes.names() {

@@ -67,6 +67,8 @@ pub(crate) struct Validator<'a> {
     pub(crate) limits: ImageLimits,
     pub(crate) device: &'a Device,
     pub(crate) precision: Precision,
+    /// Whether the score chooses the epoch: only then the equivariance loss is worth its time.
+    pub(crate) chooses_epoch: bool,
 }
 
 /// A validation and the strips of pictures that show it.
@@ -196,6 +198,7 @@ impl Validator<'_> {
         let et_loss = match (miou, model.info.network.localisation) {
             // Activation maps are no probabilities: nothing to compare by but tags.
             (Some(_), _) | (None, Localisation::Cam { .. }) => None,
+            _ if !self.chooses_epoch => None,
             (None, Localisation::Pcm) => Some(self.equivariance_loss(model, ranks)?),
         };
         let guessing = (self.classes.len() as f64).ln();

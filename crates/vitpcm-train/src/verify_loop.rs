@@ -26,7 +26,7 @@ use crate::file_record::{self, FoundImage};
 use crate::fingerprint;
 use crate::metrics_csv::MetricsCsv;
 use crate::pcm_loop::{Ending, Start};
-use crate::run_files::{check_empty, lock, write_settings};
+use crate::run_files::{check_empty, check_run, lock, write_settings};
 use crate::sgd::Sgd;
 use crate::state_file;
 use crate::teacher::{Projection, Teacher};
@@ -299,11 +299,14 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
             let is_last = progress.step == num_steps;
             let every = config.validation.every_steps;
             let is_due = is_last || (every > 0 && progress.step.is_multiple_of(every));
+            let is_stopped = stop.load(Ordering::Relaxed) && !is_last;
             let mut scores = None;
-            if is_due {
+            if is_due || is_stopped {
                 let model = model_now(&info, &step, average.as_ref(), progress.step);
                 model.save(job.out.join("model.safetensors"), Storage::F32)?;
-                scores = score(job, &model, &validation, stop)?;
+                if is_due {
+                    scores = score(job, &model, &validation, stop)?;
+                }
             }
             metrics.append_line(&metrics_line(&row, scores.as_ref()))?;
             if let Some(scores) = scores {
@@ -312,7 +315,7 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
                 tell(VerifyEvent::Scored { step: progress.step, miou, num_images });
                 scores.failures.into_iter().for_each(&mut warn);
             }
-            let is_stopped = stop.load(Ordering::Relaxed) && !is_last;
+            let is_stopped = is_stopped || (stop.load(Ordering::Relaxed) && !is_last);
             if is_stopped || is_due || last_save.elapsed().as_secs_f64() > 60.0 * config.loader.save_minutes {
                 save(&progress, &sgd, average.as_ref(), &metrics)?;
                 last_save = Instant::now();
@@ -345,6 +348,7 @@ fn open_run_folder(job: &VerifyJob) -> Result<Option<Saved>> {
         check_empty(out)?;
         return Ok(None);
     }
+    check_run(out)?;
     let Some(file) = state_file::open(out)? else { return Ok(None) };
     let saved = verify_state::parse(&file, &job.device)?;
     let info = &saved.info;

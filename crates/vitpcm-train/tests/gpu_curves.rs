@@ -20,7 +20,9 @@ use vitpcm_data::{Crop, Dataset, DrawnScenes, ImageLimits, OpenOptions};
 use vitpcm_nets::{DeepLabConfig, Normalisation, ResNetVariant};
 use vitpcm_train::crop_batch::{CompareAt, CropBatch, SeenAt};
 use vitpcm_train::verify_step::{Lessons, VerifyStep};
-use vitpcm_train::{Backbone, Event, Ranks, Start, Teacher, TrainConfig, TrainData, TrainJob, train};
+use vitpcm_train::{
+    Backbone, Event, Ranks, Start, Teacher, TrainConfig, TrainData, TrainJob, has_run, train,
+};
 
 /// Steps of eight epochs.
 const STEPS: usize = 200;
@@ -44,7 +46,7 @@ fn curve(data: &Path, out: &Path, epochs: usize, device: &Device, precision: Pre
         data: TrainData::of(&dataset, ImageLimits::default()),
         backbone: Backbone::Scratch,
         out: out.to_owned(),
-        start: Start::Resume,
+        start: if has_run(out) { Start::Resume } else { Start::Fresh },
         device: device.clone(),
         precision,
         provenance: Default::default(),

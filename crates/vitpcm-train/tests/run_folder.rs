@@ -125,7 +125,10 @@ fn a_folder_with_something_in_it_needs_resume_and_another_data_set_is_refused() 
         config.schedule.epochs = 1;
         config
     };
-    // Resuming where nothing was saved begins.
+    let message = run(&job(&data, &out, short(), Start::Resume), u64::MAX).0.unwrap_err().to_string();
+    assert!(message.contains("no run to resume"), "{message}");
+    // A run that was killed before it saved a state begins again.
+    std::fs::write(out.join("config.toml"), short().to_toml().unwrap()).unwrap();
     run(&job(&data, &out, short(), Start::Resume), u64::MAX).0.unwrap();
     let message = run(&job(&data, &out, short(), Start::Fresh), u64::MAX).0.unwrap_err().to_string();
     assert!(message.contains("not empty") && message.contains("--resume"), "{message}");

@@ -1,6 +1,7 @@
 //! The stages of a job as command lines: what `vitpcm masks` runs is what it prints.
 
 use super::plan::Plan;
+use crate::folder_record::FolderRecord;
 use crate::mask_formats::Format;
 use crate::outcome::Outcome;
 use crate::session::Session;
@@ -61,10 +62,10 @@ pub(crate) struct Stage {
 
 /// How a stage starts that was begun before.
 enum Start {
-    /// From the state in its run folder, if there is one.
-    FromState(PathBuf),
-    /// From the results that are there.
-    FromResults,
+    /// From the run in its folder, if one began.
+    FromRun(PathBuf),
+    /// From the results in its folder, if there are any.
+    FromResults(PathBuf),
     /// Anew.
     Anew,
 }
@@ -86,8 +87,8 @@ impl Stage {
 
     fn can_resume(&self) -> bool {
         match &self.start {
-            Start::FromState(run) => vitpcm_train::has_saved_state(run),
-            Start::FromResults => true,
+            Start::FromRun(run) => vitpcm_train::has_run(run),
+            Start::FromResults(out) => FolderRecord::read(out).is_ok_and(|record| record.exists()),
             Start::Anew => false,
         }
     }
@@ -100,7 +101,9 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
         let mut words = words(["vitpcm", "train", "--data"]);
         words.extend([folders.data.clone().into(), "--out".into(), folders.round(round).into()]);
         words.extend(["--epochs".into(), epochs.to_string().into(), "--set".into(), blocks.clone().into()]);
-        Stage { what, words, start: Start::FromState(folders.round(round)) }
+        // All images are trained on: all of them get masks.
+        words.extend(["--set".into(), "validation.held_out=0".into()]);
+        Stage { what, words, start: Start::FromRun(folders.round(round)) }
     };
     let segment = |what, round: usize, size: usize, out: &Path, formats: &str| {
         let mut words = words(["vitpcm", "segment"]);
@@ -109,7 +112,7 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
         words.extend(["--model".into(), folders.round(round).join("model.safetensors").into()]);
         words.extend(["--size".into(), size.to_string().into(), "--crf".into()]);
         words.extend(["--format".into(), formats.into(), "--out".into(), out.into()]);
-        Stage { what, words, start: Start::FromResults }
+        Stage { what, words, start: Start::FromResults(out.to_path_buf()) }
     };
     let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
     let mut stages = Vec::new();
@@ -161,12 +164,13 @@ mod tests {
         assert_eq!(
             lines(&[20, 10]),
             [
-                "vitpcm train --data 'my leaves' --out out/.masks/round-1 --epochs 20 --set schedule.unfreeze=5",
+                "vitpcm train --data 'my leaves' --out out/.masks/round-1 --epochs 20 --set schedule.unfreeze=5 \
+                 --set validation.held_out=0",
                 "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-1/model.safetensors \
                  --size 448 --crf --format png --out out/.masks/masks-1 --no-report",
                 "vitpcm propose --data 'my leaves' --masks out/.masks/masks-1 --out out/.masks/chosen-masks",
                 "vitpcm train --data 'my leaves' --out out/.masks/round-2 --epochs 10 --set schedule.unfreeze=5 \
-                 --pseudo-masks out/.masks/chosen-masks",
+                 --set validation.held_out=0 --pseudo-masks out/.masks/chosen-masks",
                 "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-2/model.safetensors \
                  --size 672 --crf --format png,overlay --out out --compare out/.masks/chosen-masks",
             ]

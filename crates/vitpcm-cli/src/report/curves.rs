@@ -23,6 +23,8 @@ pub(crate) struct Curves {
     last_epoch: usize,
     /// Epochs that were validated, with their scores.
     scores: Vec<(usize, f64)>,
+    /// The tag F1 of every validation.
+    tag_f1_of_each: Vec<f64>,
 }
 
 impl Curves {
@@ -62,12 +64,19 @@ impl Curves {
             et_loss: column("val_et_loss"),
             last_epoch,
             scores,
+            tag_f1_of_each: place("val_tag_f1")
+                .map_or_else(Vec::new, |i| columns[i].iter().map(|at| at.1).collect()),
         })
     }
 
     /// The epoch of the last step; 0 before the first.
     pub(crate) fn last_epoch(&self) -> usize {
         self.last_epoch
+    }
+
+    /// The tag F1 of every validation, in percent.
+    pub(crate) fn tag_f1(&self) -> &[f64] {
+        &self.tag_f1_of_each
     }
 
     pub(crate) fn last_validated_epoch(&self) -> Option<usize> {

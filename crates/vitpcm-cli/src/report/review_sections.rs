@@ -71,7 +71,7 @@ impl Reviewed<'_> {
              the patches that show a class, of the best class's score less the second best's, tags taken into account and \
              before any CRF: 0 undecided, 1 certain. It does not see what the model is wrong about with confidence.</p>\n",
             shown.len(),
-            self.what
+            if shown.len() == 1 { self.what.trim_end_matches('s') } else { self.what }
         );
         let has_truth = shown.iter().any(|(_, pictures)| pictures.truth.is_some());
         let choices: &[(&str, &str)] = match has_truth {

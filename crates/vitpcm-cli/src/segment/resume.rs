@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Options that do not change the mask of an image: what is read and written, how much is, and with what. Tags of a tag file are
 /// recorded image by image; the model is known by its content.
-const NOT_OF_RESULTS: [&str; 28] = [
+const NOT_OF_RESULTS: [&str; 29] = [
     "PATHS",
     "--coco-shape",
     "--config",
@@ -41,6 +41,7 @@ const NOT_OF_RESULTS: [&str; 28] = [
     "--truth",
     "--unsure-below",
     "--predict-tags",
+    "--verbose",
 ];
 
 /// What decides the masks: the model and the options.

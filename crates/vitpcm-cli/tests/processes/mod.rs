@@ -50,13 +50,15 @@ impl Stage {
     }
 
     pub(crate) fn train(&self, out: &Path, more: &[&str]) -> Child {
-        let mut command = vitpcm(&["train", "--resume"]);
+        let mut command = vitpcm(&["train"]);
+        command.args(resume(&out.join("config.toml")));
         command.arg("--data").arg(self.path("data")).arg("--out").arg(out).args(TRAIN).args(more);
         command.spawn().unwrap()
     }
 
     pub(crate) fn segment(&self, out: &Path, more: &[&str]) -> Child {
-        let mut command = vitpcm(&["segment", "--resume", "--quiet", "--size=64", "--device=cpu"]);
+        let mut command = vitpcm(&["segment", "--quiet", "--size=64", "--device=cpu"]);
+        command.args(resume(&out.join(".vitpcm/record-0.jsonl")));
         command.arg(self.path("data/images")).arg("--model").arg(self.path("model.safetensors"));
         command.arg("--out").arg(out).args(["--no-tags", "--format=png,npz,coco"]).args(more);
         command.spawn().unwrap()
@@ -70,8 +72,8 @@ impl Stage {
 
     pub(crate) fn verify(&self, out: &Path, more: &[&str]) -> Child {
         let data = self.path("data");
-        let mut command =
-            vitpcm(&["verify", "--quiet", "--resume", "--device=cpu", "--threads=2", "--batch=2"]);
+        let mut command = vitpcm(&["verify", "--quiet", "--device=cpu", "--threads=2", "--batch=2"]);
+        command.args(resume(&out.join("config.toml")));
         for (option, name) in [
             ("--images", "images"),
             ("--masks", "masks"),
@@ -84,6 +86,11 @@ impl Stage {
         command.args(["--backbone=resnet-nano", "--set=crops.side=33", "--scales=1"]).args(more);
         command.spawn().unwrap()
     }
+}
+
+/// The option to go on, where an earlier run got as far as this file.
+fn resume(first_file: &Path) -> Option<&'static str> {
+    first_file.is_file().then_some("--resume")
 }
 
 fn vitpcm(arguments: &[&str]) -> Command {

@@ -1,0 +1,52 @@
+//! `--model` and its like take a model file or the folder of a run: what was typed becomes the path of the file.
+
+use clap::builder::{PathBufValueParser, TypedValueParser};
+use std::path::PathBuf;
+
+/// The model of a run folder, and of the output folder of `masks`.
+pub(crate) const MODEL_FILE: &str = "model.safetensors";
+
+/// For options that take a model file.
+pub(crate) fn parser() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(resolved)
+}
+
+/// For options that take a model file or a word: `embedded` or `none`.
+pub(crate) fn parser_with_words() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|typed| match typed.to_str() {
+        Some("embedded" | "none") => Ok(typed),
+        _ => resolved(typed),
+    })
+}
+
+/// The model file that is meant: of a folder, its `model.safetensors`.
+fn resolved(typed: PathBuf) -> Result<PathBuf, String> {
+    if !typed.is_dir() {
+        return Ok(typed);
+    }
+    let model = typed.join(MODEL_FILE);
+    match model.is_file() {
+        true => Ok(model),
+        false => Err(format!(
+            "the folder holds no {MODEL_FILE}; expected a model file, or a folder that `train`, `verify` or `masks` wrote"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_stands_for_the_model_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        assert!(resolved(at("")).unwrap_err().contains("no model.safetensors"));
+        std::fs::write(at(MODEL_FILE), "").unwrap();
+        assert_eq!(resolved(at("")).unwrap(), at(MODEL_FILE));
+        // A file is taken as it is, and what does not exist is left to whoever opens it.
+        for path in [at(MODEL_FILE), at("other.safetensors")] {
+            assert_eq!(resolved(path.clone()).unwrap(), path);
+        }
+    }
+}
