@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::ops::Not;
 use std::path::{Path, PathBuf};
-use vitpcm_data::{Dataset, Difficult, ImageFile, OpenOptions, TaggedImage, find_images};
+use vitpcm_data::{Dataset, Difficult, IMAGE_FORMATS, ImageFile, OpenOptions, TaggedImage, find_images};
 use vitpcm_masks::Classes;
 
 /// An image and the name of its results.
@@ -58,7 +58,7 @@ pub(crate) fn collect(
     }
     if inputs.images.is_empty() {
         let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-        bail!("no image found in {}; expected JPEG, PNG, WebP, TIFF or BMP files", paths.join(", "));
+        bail!("no image found in {}; {IMAGE_FORMATS} are read", paths.join(", "));
     }
     Ok(inputs)
 }

@@ -13,6 +13,7 @@ use crate::image_inputs::{self, Input, TagTable};
 use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports};
 use crate::mask_formats::{self, Format, written_per_image};
+use crate::mask_place;
 use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
 use crate::output;
@@ -295,9 +296,10 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     }
     let seconds = started.elapsed().as_secs_f64();
     let rate = num_written as f64 / seconds.max(1e-9);
+    let masks = mask_place::results_place(&args.out, inputs.images.iter().map(|input| input.name.as_str()));
     messages.note(format!(
         "{num_written} images segmented in {seconds:.1} s ({rate:.2} a second), {num_failed} failed; masks are in {}",
-        args.out.display()
+        masks.display()
     ));
     let is_interrupted = ranks.any(interrupt.is_asked());
     if let Some(report) = report.filter(|_| ranks.is_first()) {
