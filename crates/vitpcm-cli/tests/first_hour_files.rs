@@ -116,7 +116,7 @@ fn images_in_sub_folders_keep_their_place_in_results_and_exports() {
             assert!(listed(&folder).iter().any(|name| name.starts_with("1.")), "{}", folder.display());
         }
     }
-    let coco = std::fs::read_to_string(here.join("masks/coco/annotations.json")).unwrap();
+    let coco = std::fs::read_to_string(here.join("masks/coco/instances_default.json")).unwrap();
     assert!(coco.contains("roses/1.png") && coco.contains("tulips/1.png"), "{coco}");
     run(here, "refine --images photos --scores masks/npz --out refined", 0);
     assert_eq!(listed(&here.join("refined/roses")), ["1.png"]);
@@ -135,6 +135,8 @@ fn photographs_of_phones_and_of_the_web_are_read() {
     // Turned by a quarter, as the phone asks for.
     assert_eq!(read_label_png(&here.join("masks/orientation-6.png")).unwrap().size(), (16, 24));
     assert_eq!(read_label_png(&here.join("masks/grid.png")).unwrap().size(), (600, 520));
+    let tags = "image,tags\nplain.heic,leaf\norientation-6.heic,leaf\ngrid.heic,rust\nanimated.gif,rust\n";
+    std::fs::write(here.join("phone/tags.csv"), tags).unwrap();
     says(here, "data inspect phone", 0, "HEIC");
 }
 
