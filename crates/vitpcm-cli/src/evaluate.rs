@@ -4,6 +4,7 @@ use crate::class_names;
 use crate::counting::{counted, images};
 use crate::evaluate_foreground::{self, Folders};
 use crate::file_guard;
+use crate::mask_place;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output::{self, Messages};
@@ -83,11 +84,13 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
     let [pred] = &args.pred[..] else {
         return Err(usage(anyhow!("--pred: several folders can be scored with --foreground only")));
     };
-    let classes = class_list(args).map_err(usage)?;
     let found = MaskPairs::find(pred, &args.truth, names.as_deref())?;
+    let places = [found.way.first_place(pred), found.way.second_place(&args.truth)];
+    let classes = class_list(args, &places).map_err(usage)?;
     if found.pairs.is_empty() {
         return Err(nothing_to_compare(pred, &args.truth));
     }
+    mask_place::say(&found.way, pred, &args.truth, messages);
 
     // Without a class list every label but 255 is a class; the highest that occurs says how many there are.
     let num_classes = classes.as_ref().map_or(255, Classes::len);
@@ -145,11 +148,12 @@ fn check_outputs(args: &Args, session: &Session) -> anyhow::Result<()> {
     }
 }
 
-fn class_list(args: &Args) -> anyhow::Result<Option<Classes>> {
+/// The classes that are named, or listed in a folder given or where its masks lie.
+fn class_list(args: &Args, places: &[PathBuf]) -> anyhow::Result<Option<Classes>> {
     Ok(match args.classes.as_deref() {
         Some(text) => Some(class_names::named(text)?),
         None => {
-            let folders = || args.pred.iter().chain([&args.truth]);
+            let folders = || args.pred.iter().chain([&args.truth]).chain(places);
             let mut beside = folders().map(|folder| folder.join(class_names::CLASS_LIST));
             let classes =
                 beside.find(|path| path.is_file()).map(|path| Classes::from_file(&path)).transpose()?;

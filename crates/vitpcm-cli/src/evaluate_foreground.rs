@@ -2,6 +2,7 @@
 
 use crate::counting;
 use crate::evaluate::{failure_text, names_of, nothing_to_compare, say_missing};
+use crate::mask_place;
 use crate::outcome::Outcome;
 use crate::output::{self, Messages};
 use crate::table::{Table, grouped, percent};
@@ -71,6 +72,7 @@ fn candidates(folders: &Folders<'_>, messages: &Messages) -> anyhow::Result<Cand
     let mut num_failed = 0;
     for folder in folders.predictions {
         let found = MaskPairs::find(folder, folders.truth, folders.names)?;
+        mask_place::say(&found.way, folder, folders.truth, messages);
         for pair in found.pairs {
             by_truth.entry(pair.truth).or_default().push(pair.prediction);
         }

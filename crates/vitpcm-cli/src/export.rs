@@ -68,6 +68,7 @@ pub(crate) fn export(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         )?;
     let limits = ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) };
     let set = set.with_limits(limits.clone());
+    set.remark().into_iter().for_each(|remark| messages.note(remark));
     if set.is_empty() {
         bail!("{}: no mask found", args.masks.display());
     }

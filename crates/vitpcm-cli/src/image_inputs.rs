@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use std::ops::Not;
 use std::path::{Path, PathBuf};
 use vitpcm_data::{
-    ClassLookup, Dataset, Difficult, ImageFile, OpenOptions, Problem, ProblemKind, ReadingNote, TaggedImage,
-    find_images,
+    ClassLookup, Dataset, Difficult, IMAGE_FORMATS, ImageFile, OpenOptions, Problem, ProblemKind,
+    ReadingNote, TaggedImage, find_images,
 };
 use vitpcm_masks::Classes;
 
@@ -70,7 +70,7 @@ pub(crate) fn collect(
     }
     if inputs.images.is_empty() {
         let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-        bail!("no image found in {}; expected JPEG, PNG, WebP, TIFF or BMP files", paths.join(", "));
+        bail!("no image found in {}; {IMAGE_FORMATS} are read", paths.join(", "));
     }
     Ok(inputs)
 }

@@ -2,6 +2,7 @@
 
 use crate::class_names::CLASS_LIST;
 use crate::counting::counted;
+use crate::mask_place;
 use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
 use crate::output;
@@ -41,6 +42,7 @@ pub(crate) fn join(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         let (first, second) = (args.first.display(), args.second.display());
         return Err(usage(anyhow::anyhow!("no mask (.png) of {first} has one of the same name in {second}")));
     }
+    mask_place::say(&found.way, &args.first, &args.second, messages);
     let class_list = class_list(args).map_err(usage)?;
     let masks = found.pairs.iter().flat_map(|pair| [pair.prediction.clone(), pair.truth.clone()]);
     let lists = [&args.first, &args.second].map(|folder| folder.join(CLASS_LIST));

@@ -26,6 +26,7 @@ mod live_run;
 mod man;
 mod mask_exports;
 mod mask_formats;
+mod mask_place;
 mod masks;
 mod model_average;
 mod model_convert;

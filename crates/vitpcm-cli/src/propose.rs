@@ -6,12 +6,12 @@ use crate::class_names::{self, CLASS_LIST, class_list};
 use crate::counting;
 use crate::data_inspect::Reading;
 use crate::live_run::duration;
+use crate::mask_place;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
-use crate::output;
+use crate::output::{self, Messages};
 use crate::session::Session;
 use crate::table::Table;
-use crate::train::mask_places;
 use anyhow::{Context, anyhow, bail};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -25,7 +25,7 @@ use vitpcm_heads::{
     RULES, Source, TaggedImages, Tiles, rank,
 };
 use vitpcm_masks::resampling::Alignment;
-use vitpcm_masks::{IGNORE, LabelMap, ScoreMap, read_label_png_within, write_label_png};
+use vitpcm_masks::{IGNORE, LabelMap, ScoreMap, mask_files, read_label_png_within, write_label_png};
 use vitpcm_nets::{BackboneConfig, PretrainedBackbone, Vit};
 
 /// Images in a batch of the network.
@@ -120,7 +120,7 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let limits = args.reading.image_limits();
     let training = dataset.training();
     let images: Vec<&TaggedImage> = training.indices.iter().map(|&index| &dataset.images()[index]).collect();
-    let (place, images) = with_masks(&args.masks, images).map_err(usage)?;
+    let (place, images) = with_masks(&args.masks, images, messages).map_err(usage)?;
     for beside in [&args.masks, &place] {
         class_names::check_beside(beside, dataset.classes()).map_err(usage)?;
     }
@@ -293,18 +293,18 @@ impl Contest {
 fn with_masks<'a>(
     folder: &Path,
     images: Vec<&'a TaggedImage>,
+    messages: &Messages,
 ) -> anyhow::Result<(PathBuf, Vec<&'a TaggedImage>)> {
-    for place in mask_places(folder)? {
-        let has_mask = |image: &&&TaggedImage| place.join(image.mask_name()).is_file();
-        let found: Vec<&TaggedImage> = images.iter().filter(has_mask).copied().collect();
-        if !found.is_empty() {
-            return Ok((place, found));
-        }
-    }
-    Err(anyhow!(
-        "{}: none of the images has a mask there; expected what `segment --out` writes",
-        folder.display()
-    ))
+    let names: Vec<PathBuf> = images.iter().map(|image| image.mask_name().with_extension("")).collect();
+    let place = mask_place::place_of(folder, &mask_files(folder)?, &names, messages)?.ok_or_else(|| {
+        anyhow!(
+            "{}: none of the images has a mask there; expected what `segment --out` writes",
+            folder.display()
+        )
+    })?;
+    let has_mask = |image: &&TaggedImage| place.join(image.mask_name()).is_file();
+    let found = images.into_iter().filter(has_mask).collect();
+    Ok((place, found))
 }
 
 /// A mask as it was given, if it is one of this image.

@@ -7,8 +7,9 @@ use crate::folder_record::{self, FolderRecord, Settings};
 use crate::image_inputs::{self, Input};
 use crate::mask_exports::{ExportArgs, Finished, MaskExports};
 use crate::mask_formats::{self, Format, Results, written_per_image};
+use crate::mask_place;
 use crate::number_bounds;
-use crate::outcome::{Outcome, described};
+use crate::outcome::{Outcome, described, usage};
 use crate::output::{self, Messages};
 use crate::planned_results::{Planned, PlannedResults};
 use crate::results_folder::{ResultsFolder, Start};
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vitpcm::Refinement;
 use vitpcm_data::{ImageLimits, read_image};
-use vitpcm_masks::{Classes, StoredScores};
+use vitpcm_masks::{Classes, StoredScores, score_files};
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws images to try it on):\n  \
@@ -63,7 +64,12 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     args.export.check(&mask_formats::exports(&args.format))?;
     let inputs =
         image_inputs::collect(std::slice::from_ref(&args.images), |_| false, session.common_messages())?;
-    let scores_of = |input: &Input| args.scores.join(format!("{}.npz", input.name));
+    let names: Vec<PathBuf> = inputs.images.iter().map(|input| PathBuf::from(&input.name)).collect();
+    let files = score_files(&args.scores).map_err(usage)?;
+    let place =
+        mask_place::place_of(&args.scores, &files, &names, session.common_messages()).map_err(usage)?;
+    let place = place.unwrap_or_else(|| args.scores.clone());
+    let scores_of = |input: &Input| place.join(format!("{}.npz", input.name));
     let with_scores: Vec<&Input> = inputs.images.iter().filter(|input| scores_of(input).is_file()).collect();
     if with_scores.is_empty() {
         bail!("no image of {} has scores in {}", args.images.display(), args.scores.display());
@@ -72,7 +78,7 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     if num_without > 0 {
         messages.note(format!("left out because they have no scores: {}", images(num_without)));
     }
-    check_outputs(args, &with_scores, session)?;
+    check_outputs(args, &place, &with_scores, session)?;
     let record = FolderRecord::read(&args.out)?;
     ranks.any(false); // all have read the record
     let _lock = ranks.is_first().then(|| output::lock_folder(&args.out, "refine")).transpose()?;
@@ -95,13 +101,14 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let [num_failed] = ranks.sum_counts([num_failed.into_inner()]);
     let num_done = with_scores.len() - num_failed;
     let [num_not_exported] = ranks.sum_counts([match ranks.is_first() {
-        true => write_exports(args, &with_scores, &results, messages)?,
+        true => write_exports(args, &place, &with_scores, &results, messages)?,
         false => 0,
     }]);
     results.say_what_was_edited(messages);
     let num_failed = inputs.num_failed + num_failed + num_not_exported;
     let refined = counted(num_done, "mask", "masks");
-    messages.note(format!("{refined} refined, {num_failed} failed; masks are in {}", args.out.display()));
+    let masks = mask_place::results_place(&args.out, with_scores.iter().map(|input| input.name.as_str()));
+    messages.note(format!("{refined} refined, {num_failed} failed; masks are in {}", masks.display()));
     if num_done == 0 {
         bail!("none of the masks could be refined");
     }
@@ -115,11 +122,11 @@ impl Args {
 }
 
 /// Refuses masks that would replace an image, scores or each other.
-fn check_outputs(args: &Args, inputs: &[&Input], session: &Session) -> anyhow::Result<()> {
+fn check_outputs(args: &Args, place: &Path, inputs: &[&Input], session: &Session) -> anyhow::Result<()> {
     let exports = mask_formats::exports(&args.format);
     let formats = written_per_image(&args.format, &args.export);
     let files: Vec<Finished<'_>> = inputs.iter().map(|input| finished(&args.out, input)).collect();
-    let scores = |input: &&Input| args.scores.join(format!("{}.npz", input.name));
+    let scores = |input: &&Input| place.join(format!("{}.npz", input.name));
     // Heat maps are named after classes, which the first file with scores names.
     let classes = inputs.iter().find_map(|input| StoredScores::read(&scores(input)).ok());
     let planned = PlannedResults {
@@ -137,6 +144,7 @@ fn check_outputs(args: &Args, inputs: &[&Input], session: &Session) -> anyhow::R
 /// Writes the exports of all images that have a mask; gives the number of those that failed.
 fn write_exports(
     args: &Args,
+    place: &Path,
     inputs: &[&Input],
     results: &ResultsFolder,
     messages: &Messages,
@@ -145,7 +153,7 @@ fn write_exports(
     if formats.is_empty() {
         return Ok(0);
     }
-    let scores_of = |input: &Input| args.scores.join(format!("{}.npz", input.name));
+    let scores_of = |input: &Input| place.join(format!("{}.npz", input.name));
     let first = inputs.first().context("no image")?;
     let classes = StoredScores::read_within(&scores_of(first), args.limits().max_pixels)?.classes;
     let exports = MaskExports {

@@ -14,6 +14,7 @@ use crate::image_inputs::{self, Input, TagTable};
 use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports};
 use crate::mask_formats::{self, Format, written_per_image};
+use crate::mask_place;
 use crate::model_path;
 use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
@@ -255,9 +256,12 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         let text = "there is nothing to resume; the same command without --resume starts";
         return Err(usage(anyhow!("{}: {text}", args.out.display())));
     }
-    let comparisons =
-        args.report_options
-            .comparisons((&args.paths, &inputs.images), segmenter.classes(), |path| own.is_one(path));
+    let comparisons = args.report_options.comparisons(
+        (&args.paths, &inputs.images),
+        segmenter.classes(),
+        |path| own.is_one(path),
+        session.common_messages(),
+    );
     let comparisons = comparisons.map_err(usage)?;
     check_outputs(args, &inputs.images, &tags, &comparisons, segmenter.classes(), session)?;
     let settings = settings(args, session)?;
@@ -324,10 +328,11 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     }
     let seconds = started.elapsed().as_secs_f64();
     let rate = num_written as f64 / seconds.max(1e-9);
+    let masks = mask_place::results_place(&args.out, inputs.images.iter().map(|input| input.name.as_str()));
     messages.note(format!(
         "{} segmented in {seconds:.1} s ({rate:.2} a second), {num_failed} failed; masks are in {}",
         images(num_written),
-        args.out.display()
+        masks.display()
     ));
     let is_interrupted = ranks.any(interrupt.is_asked());
     if let Some(report) = report.filter(|_| ranks.is_first()) {

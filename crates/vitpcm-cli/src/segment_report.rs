@@ -5,19 +5,19 @@ use crate::class_names;
 use crate::counting::images;
 use crate::image_inputs::Input;
 use crate::invocation::Invocation;
+use crate::mask_place;
 use crate::number_bounds;
-use crate::output;
+use crate::output::{self, Messages};
 use crate::report::{self, MaskLinks, Page, Place, ReviewFile, Reviewed, Summary, Trust, escaped};
 use crate::results_folder::Start;
 use crate::table::grouped;
-use crate::train::mask_places;
 use anyhow::{Context, bail};
 use image::RgbImage;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use vitpcm::{LeastSure, Review, ReviewPictures, ReviewedMask};
 use vitpcm_data::{Dataset, ImageLimits, MaskSource, OpenOptions};
-use vitpcm_masks::{Classes, LabelMap, MAX_MASK_PIXELS};
+use vitpcm_masks::{Classes, LabelMap, MAX_MASK_PIXELS, mask_files};
 use vitpcm_train::Ranks;
 
 /// Where reviews are stored, below the folder of the masks.
@@ -50,13 +50,15 @@ impl ReportOptions {
         (paths, inputs): (&[PathBuf], &[Input]),
         classes: &Classes,
         is_result: impl Fn(&Path) -> bool,
+        messages: &Messages,
     ) -> anyhow::Result<Comparisons> {
         let truths = match &self.truth {
             _ if self.no_report => Truths::DataSets(HashMap::new()),
             Some(folder) => Truths::in_folder(folder)?,
             None => Truths::of_data_sets(paths, classes).without(is_result),
         };
-        let others = self.compare.as_deref().map(|folder| others_in(folder, inputs, classes)).transpose()?;
+        let others = self.compare.as_deref();
+        let others = others.map(|folder| others_in(folder, inputs, classes, messages)).transpose()?;
         Ok(Comparisons { truths, others })
     }
 }
@@ -266,13 +268,22 @@ impl Comparisons {
 }
 
 /// Where in a folder the masks of images lie.
-fn others_in(folder: &Path, inputs: &[Input], classes: &Classes) -> anyhow::Result<PathBuf> {
-    class_names::check_beside(folder, classes).context("--compare")?;
-    let mut places = mask_places(folder).context("--compare")?.into_iter();
-    let has_any = |place: &PathBuf| inputs.iter().any(|input| mask_path(place, input).is_file());
-    places.find(has_any).with_context(|| {
+fn others_in(
+    folder: &Path,
+    inputs: &[Input],
+    classes: &Classes,
+    messages: &Messages,
+) -> anyhow::Result<PathBuf> {
+    let files = mask_files(folder).context("--compare")?;
+    let names: Vec<PathBuf> = inputs.iter().map(|input| PathBuf::from(&input.name)).collect();
+    let place = mask_place::place_of(folder, &files, &names, messages).context("--compare")?;
+    let place = place.with_context(|| {
         format!("--compare {}: none of the images has a mask there, named after the image", folder.display())
-    })
+    })?;
+    for beside in [folder, &place] {
+        class_names::check_beside(beside, classes).context("--compare")?;
+    }
+    Ok(place)
 }
 
 /// Where true masks are found.

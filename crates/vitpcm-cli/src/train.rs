@@ -11,6 +11,7 @@ use crate::file_guard;
 use crate::initial_weights::InitialWeights;
 use crate::interrupt::Interrupt;
 use crate::live_run::{self, Resuming};
+use crate::mask_place;
 use crate::model_path::{self, MODEL_FILE};
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 use vitpcm_data::{Dataset, InputGrid, LEAST_IMAGES, choose_held_out, describe_images, tag_warnings};
-use vitpcm_masks::text_file;
+use vitpcm_masks::{mask_files, text_file};
 use vitpcm_nets::BackboneConfig;
 use vitpcm_train::{
     Backbone, Ending, EtTarget, LocalisationKind, Preset, Start, TrainConfig, TrainData, TrainError,
@@ -244,16 +245,17 @@ fn check_localisation(args: &Args, config: &TrainConfig) -> anyhow::Result<()> {
 /// folder was segmented, one folder down.
 fn with_pseudo_masks(mut data: TrainData, folder: &Path, session: &Session) -> anyhow::Result<TrainData> {
     let all = data.training.len();
-    for place in mask_places(folder).map_err(usage)? {
+    let files = mask_files(folder).map_err(usage)?;
+    let names: Vec<PathBuf> =
+        data.training.iter().map(|image| image.mask_name().with_extension("")).collect();
+    if let Some(place) = mask_place::place_of(folder, &files, &names, &session.messages).map_err(usage)? {
+        for beside in [folder, &place] {
+            class_names::check_beside(beside, &data.classes).map_err(usage)?;
+        }
         data.pseudo_masks = Some(place.clone());
         let found = data.num_pseudo_masks();
-        if found > 0 {
-            for beside in [folder, &place] {
-                class_names::check_beside(beside, &data.classes).map_err(usage)?;
-            }
-            session.messages.note(format!("{}: masks of {found} of {all} training images", place.display()));
-            return Ok(data);
-        }
+        session.messages.note(format!("{}: masks of {found} of {all} training images", place.display()));
+        return Ok(data);
     }
     let expected = data.training.first().map(|image| image.mask_name().display().to_string());
     Err(usage(anyhow!(
@@ -261,16 +263,6 @@ fn with_pseudo_masks(mut data: TrainData, folder: &Path, session: &Session) -> a
         folder.display(),
         expected.unwrap_or_default()
     )))
-}
-
-/// Where masks may lie that `segment` wrote into a folder: there, or in one of its sub-folders.
-pub(crate) fn mask_places(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder).with_context(|| format!("{}", folder.display()))?;
-    let mut places: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    places.retain(|path| path.is_dir());
-    places.sort();
-    places.insert(0, folder.to_path_buf());
-    Ok(places)
 }
 
 /// The settings and the initial backbone, from what was typed and, when resuming, from what the run began with.

@@ -352,6 +352,7 @@ mod tests {
             let first = if tags == [1] { 0.9 } else { 0.1 };
             let second = ((i / 3) % 2) as f32;
             Review {
+                agreement: Vec::new(),
                 name: i.to_string(),
                 sureness: 0.5,
                 areas: Vec::new(),

@@ -7,6 +7,7 @@ use crate::crf_options::CrfOptions;
 use crate::evaluate::read_names;
 use crate::interrupt::Interrupt;
 use crate::live_run::{self, Heard, LINE_EVERY, Resuming, duration};
+use crate::mask_place;
 use crate::model_path::{self, MODEL_FILE};
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
@@ -131,9 +132,10 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         }
     }
     let start = args.resuming.start(&args.out)?;
-    let classes = class_list(args).map_err(usage)?;
-    let training = paired(&args.images, &args.masks, args.list.as_deref(), &session.messages)?;
-    let validation = paired(&args.val_images, &args.val_truth, args.val_list.as_deref(), &session.messages)?;
+    let (training, masks) = paired(&args.images, &args.masks, args.list.as_deref(), &session.messages)?;
+    let classes = class_list(args, &masks).map_err(usage)?;
+    let (validation, _) =
+        paired(&args.val_images, &args.val_truth, args.val_list.as_deref(), &session.messages)?;
     if training.is_empty() {
         bail!("no image of {} has a mask of its name in {}", args.images.display(), args.masks.display());
     }
@@ -199,29 +201,32 @@ fn check_outputs(
     session.check_outputs(images.chain(files).chain(named).chain([class_list.as_path()]), outputs)
 }
 
-fn class_list(args: &Args) -> anyhow::Result<Classes> {
+/// The classes that are named, or listed in the folder of the masks or in that in which they lie.
+fn class_list(args: &Args, place: &Path) -> anyhow::Result<Classes> {
     if let Some(text) = &args.classes {
         return class_names::named(text);
     }
-    let list = args.masks.join(CLASS_LIST);
-    if !list.is_file() {
-        bail!(
+    let lists = [args.masks.join(CLASS_LIST), place.join(CLASS_LIST)];
+    match lists.iter().find(|list| list.is_file()) {
+        Some(list) => Ok(Classes::from_file(list)?),
+        None => bail!(
             "{}: there is no such file; say --classes voc, coco, or a file with one name a line",
-            list.display()
-        );
+            lists[0].display()
+        ),
     }
-    Ok(Classes::from_file(&list)?)
 }
 
+/// Images with their masks, and the folder in which the masks lie.
 fn paired(
     images: &Path,
     masks: &Path,
     list: Option<&Path>,
     messages: &Messages,
-) -> anyhow::Result<Vec<MaskedImage>> {
+) -> anyhow::Result<(Vec<MaskedImage>, PathBuf)> {
     let names = list.map(read_names).transpose().map_err(usage)?;
     let found = MaskPairing::find(images, masks, names.as_deref());
     found.problems.iter().for_each(|problem| messages.failure(problem));
+    mask_place::say(&found.way, images, masks, messages);
     for (count, one, several) in [
         (
             found.without_mask.len(),
@@ -235,7 +240,7 @@ fn paired(
             messages.note(format!("{} and {}: {text}", images.display(), masks.display()));
         }
     }
-    Ok(found.pairs)
+    Ok((found.pairs, found.way.second_place(masks)))
 }
 
 /// Whether unsure pixels can be told: not without scores.

@@ -10,8 +10,10 @@ use std::path::{Component, Path, PathBuf};
 use walkdir::{DirEntry, WalkDir};
 
 /// Names of files that are images, or were meant to be: those that we do not read are reported, not passed over.
-const IMAGE_EXTENSIONS: [&str; 14] =
-    ["jpg", "jpeg", "jpe", "jfif", "png", "webp", "tif", "tiff", "bmp", "dib", "gif", "heic", "avif", "jp2"];
+const IMAGE_EXTENSIONS: [&str; 16] = [
+    "jpg", "jpeg", "jpe", "jfif", "png", "webp", "tif", "tiff", "bmp", "dib", "gif", "heic", "heif", "hif",
+    "avif", "jp2",
+];
 
 /// The folder that images may lie in; it is no part of their names.
 pub(crate) const IMAGES: &str = "images";

@@ -2,6 +2,7 @@
 //! size is checked before anything is allocated; a decoder that panics gives an error like any other.
 
 use crate::DataError;
+use crate::heif_file::{HeifPicture, is_heif_head};
 use crate::jpeg_file::{Extent, essential_segments};
 use crate::png_file::PngPixels;
 use image::codecs::jpeg::JpegDecoder;
@@ -25,6 +26,13 @@ impl Default for ImageLimits {
     }
 }
 
+/// The formats that are read, in words.
+pub const IMAGE_FORMATS: &str = if cfg!(feature = "avif") {
+    "JPEG, PNG, HEIC, AVIF, WebP, TIFF, BMP and GIF"
+} else {
+    "JPEG, PNG, HEIC, WebP, TIFF, BMP and GIF"
+};
+
 /// What an image file says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageHeader {
@@ -32,13 +40,13 @@ pub struct ImageHeader {
     pub width: u32,
     /// Number of rows, once the image is upright.
     pub height: u32,
-    /// `JPEG`, `PNG`, `WebP`, `TIFF` or `BMP`, by content.
+    /// `JPEG`, `PNG`, `WebP`, `TIFF`, `BMP`, `GIF`, `HEIC` or `AVIF`, by content.
     pub format: &'static str,
 }
 
 /// Reads an image as RGB, 8 bits a channel.
 ///
-/// EXIF orientation is applied. Grey becomes RGB, CMYK is converted without a colour profile, 16 bits become 8,
+/// EXIF orientation is applied, in HEIC and AVIF the container's own. Of an animation the first picture is read. Grey becomes RGB, CMYK is converted without a colour profile, 16 bits become 8,
 /// transparent parts are laid over white.
 pub fn read_image(path: &Path, limits: &ImageLimits) -> Result<RgbImage, DataError> {
     decode_file(path, limits).map(|(_, pixels)| pixels)
@@ -85,10 +93,11 @@ fn open_file(path: &Path, limits: &ImageLimits, extent: Extent) -> Result<Opened
 }
 
 /// An image whose size is known and allowed.
-struct Opened<'a> {
-    decoder: Box<dyn ImageDecoder + 'a>,
-    format: ImageFormat,
-    orientation: Orientation,
+enum Opened<'a> {
+    /// Read by the `image` crate.
+    Plain { decoder: Box<dyn ImageDecoder + 'a>, format: ImageFormat, orientation: Orientation },
+    /// HEIC or AVIF.
+    Heif(HeifPicture),
 }
 
 impl<'a> Opened<'a> {
@@ -100,7 +109,8 @@ impl<'a> Opened<'a> {
     ) -> Result<Self, String> {
         let head = head_of(&mut file).map_err(|e| e.to_string())?;
         let format = match image::guess_format(&head) {
-            Ok(format) if name_of(format).is_some() => format,
+            Ok(format) if name_of(format).is_some() => Some(format),
+            _ if is_heif_head(&head) => None,
             _ => return Err(describe_foreign(&head)),
         };
         // Eight bytes a pixel is the most that a plain file needs (16-bit RGBA); some decoders read the whole file.
@@ -109,6 +119,11 @@ impl<'a> Opened<'a> {
             return Err(format!("{num_bytes} bytes, more than the {max_bytes} that are read"));
         }
         file.rewind().map_err(|e| e.to_string())?;
+        let Some(format) = format else {
+            let mut bytes = Vec::new();
+            file.take(max_bytes).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
+            return Ok(Opened::Heif(HeifPicture::open(bytes, limits)?));
+        };
         let mut has_orientation = true;
         let mut decoder: Box<dyn ImageDecoder + 'a> = match format {
             ImageFormat::Png => Box::new(PngPixels::open(file, num_bytes, limits)?),
@@ -136,7 +151,9 @@ impl<'a> Opened<'a> {
         check_size(size, limits)?;
         let num_pixels = u64::from(size.0) * u64::from(size.1);
         let max_packed_pixels = num_bytes.saturating_mul(1 << 16).saturating_add(1 << 20);
-        if matches!(format, ImageFormat::Tiff | ImageFormat::Bmp) && num_pixels > max_packed_pixels {
+        if matches!(format, ImageFormat::Tiff | ImageFormat::Bmp | ImageFormat::Gif)
+            && num_pixels > max_packed_pixels
+        {
             let (width, height) = size;
             return Err(format!(
                 "its header promises {width}×{height} pixels, too many for {num_bytes} bytes"
@@ -151,20 +168,32 @@ impl<'a> Opened<'a> {
         } else {
             Orientation::NoTransforms
         };
-        Ok(Opened { decoder, format, orientation })
+        Ok(Opened::Plain { decoder, format, orientation })
     }
 
     fn header(&self) -> ImageHeader {
-        // Orientations 5 to 8 of EXIF turn the image by a quarter.
-        let is_turned = self.orientation.to_exif() >= 5;
-        let (width, height) = self.decoder.dimensions();
-        let (width, height) = if is_turned { (height, width) } else { (width, height) };
-        ImageHeader { width, height, format: name_of(self.format).unwrap_or("unknown") }
+        let ((width, height), format) = match self {
+            Opened::Plain { decoder, format, orientation } => {
+                let (width, height) = decoder.dimensions();
+                // Orientations 5 to 8 of EXIF turn the image by a quarter.
+                let is_turned = orientation.to_exif() >= 5;
+                let size = if is_turned { (height, width) } else { (width, height) };
+                (size, name_of(*format).unwrap_or("unknown"))
+            }
+            Opened::Heif(picture) => (picture.size(), picture.format()),
+        };
+        ImageHeader { width, height, format }
     }
 
     fn pixels(self) -> Result<RgbImage, String> {
-        let mut image = DynamicImage::from_decoder(self.decoder).map_err(reason_of)?;
-        image.apply_orientation(self.orientation);
+        let image = match self {
+            Opened::Plain { decoder, orientation, .. } => {
+                let mut image = DynamicImage::from_decoder(decoder).map_err(reason_of)?;
+                image.apply_orientation(orientation);
+                image
+            }
+            Opened::Heif(picture) => picture.pixels()?.into(),
+        };
         Ok(rgb_over_white(image))
     }
 }
@@ -221,6 +250,7 @@ fn name_of(format: ImageFormat) -> Option<&'static str> {
         ImageFormat::WebP => Some("WebP"),
         ImageFormat::Tiff => Some("TIFF"),
         ImageFormat::Bmp => Some("BMP"),
+        ImageFormat::Gif => Some("GIF"),
         _ => None,
     }
 }
@@ -234,22 +264,21 @@ pub(crate) fn head_of(file: &mut impl Read) -> io::Result<Vec<u8>> {
 
 /// Whether the first bytes are those of an image that we read.
 pub(crate) fn is_image_head(head: &[u8]) -> bool {
-    image::guess_format(head).is_ok_and(|format| name_of(format).is_some())
+    image::guess_format(head).is_ok_and(|format| name_of(format).is_some()) || is_heif_head(head)
 }
 
 /// Says what a file is that is not one of our images.
 fn describe_foreign(head: &[u8]) -> String {
-    const READ: &str = "JPEG, PNG, WebP, TIFF and BMP are read";
+    let read = format!("{IMAGE_FORMATS} are read");
     let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
     match head {
         [] => "the file is empty".to_string(),
-        [b'G', b'I', b'F', b'8', ..] => format!("a GIF image; {READ}"),
-        [b'%', b'P', b'D', b'F', ..] => format!("a PDF document; {READ}"),
-        [b'P', b'K', 3, 4, ..] => format!("a zip archive; {READ}"),
-        [b'8', b'B', b'P', b'S', ..] => format!("a Photoshop document; {READ}"),
-        [_, _, _, _, b'f', b't', b'y', b'p', ..] => format!("a HEIC, AVIF or video file; {READ}"),
+        [b'%', b'P', b'D', b'F', ..] => format!("a PDF document; {read}"),
+        [b'P', b'K', 3, 4, ..] => format!("a zip archive; {read}"),
+        [b'8', b'B', b'P', b'S', ..] => format!("a Photoshop document; {read}"),
+        [_, _, _, _, b'f', b't', b'y', b'p', ..] => format!("a video; {read}"),
         text if text.iter().all(is_text) => "the file holds text, not an image".to_string(),
-        [a, b, ..] => format!("not an image (the file starts with the bytes {a:02x} {b:02x}); {READ}"),
+        [a, b, ..] => format!("not an image (the file starts with the bytes {a:02x} {b:02x}); {read}"),
         [a] => format!("not an image (the file is the single byte {a:02x})"),
     }
 }

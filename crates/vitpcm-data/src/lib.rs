@@ -18,6 +18,10 @@
 //! ```
 
 mod annotation_file;
+#[cfg(feature = "avif")]
+mod av1_picture;
+#[cfg(feature = "avif")]
+mod avif_file;
 mod class_choice;
 mod class_folders;
 mod class_shares;
@@ -29,6 +33,7 @@ mod dataset;
 mod drawn_scenes;
 mod error;
 mod file_index;
+mod heif_file;
 mod held_out;
 mod image_file;
 mod inspect;
@@ -70,7 +75,7 @@ pub use drawn_scenes::{DrawnScenes, Scene};
 pub use error::DataError;
 pub use file_index::{ImageFile, find_images};
 pub use held_out::{LEAST_IMAGES, choose_held_out};
-pub use image_file::{ImageHeader, ImageLimits, decode_image, read_image, read_image_header};
+pub use image_file::{IMAGE_FORMATS, ImageHeader, ImageLimits, decode_image, read_image, read_image_header};
 pub use inspect::{
     ClassCount, InspectDepth, InspectOptions, Inspection, Range, SizeSummary, SplitCount, inspect,
 };

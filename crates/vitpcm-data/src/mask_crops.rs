@@ -5,12 +5,12 @@ use crate::ordered_stream::OrderedStream;
 use crate::{
     ColourChange, DataError, ImageFile, ImageLimits, LoaderOptions, Random, find_images, read_image,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use vitpcm_masks::resampling::{Alignment, Part, nearest_indices, resize_plane, resize_rgb8};
-use vitpcm_masks::{IGNORE, LabelMap, StoredScores, read_label_png_within};
+use vitpcm_masks::{IGNORE, LabelMap, MaskError, NameMatch, StoredScores, mask_files, read_label_png_within};
 
 /// Keys that keep the random streams of order and crops apart, and from those of training from tags.
 const ORDER: u64 = 3;
@@ -47,10 +47,12 @@ pub struct MaskPairing {
     pub without_image: Vec<String>,
     /// What could not be looked at.
     pub problems: Vec<String>,
+    /// How names were matched: images are the first.
+    pub way: NameMatch,
 }
 
 impl MaskPairing {
-    /// Pairs the images of a folder with the PNG files of the same names in another; with `names` (a split's list)
+    /// Pairs the images of a folder with the PNG files of the same names in another ([`NameMatch`]); with `names` (a split's list)
     /// only those. Scores are expected in the folder `npz` beside the masks, as `segment` writes them, or among them.
     pub fn find(images: &Path, masks: &Path, names: Option<&[String]>) -> Self {
         let of_scores = Some(masks.join("npz")).filter(|folder| folder.is_dir());
@@ -58,18 +60,35 @@ impl MaskPairing {
         let (files, problems) = find_images(images);
         let mut wanted: Option<BTreeSet<&str>> =
             names.map(|names| names.iter().map(String::as_str).collect());
-        let problems = problems.iter().map(ToString::to_string).collect();
-        let mut found = MaskPairing { problems, ..MaskPairing::default() };
-        for ImageFile { path, name } in files {
-            let name = Path::new(&name).with_extension("").to_string_lossy().into_owned();
+        let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let files: Vec<(PathBuf, PathBuf)> = files
+            .into_iter()
+            .map(|ImageFile { path, name }| (Path::new(&name).with_extension(""), path))
+            .collect();
+        let mut say = |error: MaskError| problems.push(error.to_string());
+        let mask_names = mask_files(masks).map_err(&mut say).unwrap_or_default();
+        let way = NameMatch::of(
+            (images, files.iter().map(|(name, _)| name.as_path())),
+            (masks, mask_names.keys().map(PathBuf::as_path)),
+        );
+        let way = way.map_err(&mut say).unwrap_or_default();
+        let by_key: HashMap<PathBuf, (&PathBuf, &PathBuf)> = mask_names
+            .iter()
+            .filter_map(|(name, path)| Some((way.second_key(name)?, (name, path))))
+            .collect();
+        let mut found = MaskPairing { problems, way: way.clone(), ..MaskPairing::default() };
+        for (image_name, image) in files {
+            let name = image_name.to_string_lossy().into_owned();
             if wanted.as_mut().is_some_and(|wanted| !wanted.remove(name.as_str())) {
                 continue;
             }
-            let mask = masks.join(format!("{name}.png"));
-            let scores = of_scores.join(format!("{name}.npz"));
-            match mask.is_file() {
-                true => found.pairs.push(MaskedImage { name, image: path, mask, scores }),
-                false => found.without_mask.push(name),
+            match way.first_key(&image_name).and_then(|key| by_key.get(&key)) {
+                Some(&(mask_name, mask)) => {
+                    let mask = mask.clone();
+                    let scores = of_scores.join(format!("{}.npz", mask_name.display()));
+                    found.pairs.push(MaskedImage { name, image, mask, scores });
+                }
+                None => found.without_mask.push(name),
             }
         }
         found.without_image = wanted.into_iter().flatten().map(str::to_owned).collect();

@@ -9,7 +9,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use vitpcm_data::{ImageFile, ImageLimits, MaskSource, find_images, read_coco_masks, read_image_header};
-use vitpcm_masks::{Classes, LabelMap, mask_files, read_label_png_within};
+use vitpcm_masks::{Classes, LabelMap, NameMatch, mask_files, read_label_png_within};
 use zip::ZipArchive;
 
 /// Masks that lie next to their class list have it in this file.
@@ -44,6 +44,7 @@ pub struct MaskSet {
     classes: Classes,
     images: Vec<Item>,
     limits: ImageLimits,
+    remark: Option<String>,
 }
 
 #[derive(Debug)]
@@ -134,9 +135,9 @@ impl MaskSet {
             MaskSetFormat::Cvat => cvat_archive(path)?,
         };
         if let Some(folder) = images {
-            found.take_images_from(folder)?;
+            found.take_images_from(folder, path)?;
         }
-        let classes = match (classes, found.names) {
+        let classes = match (classes, found.names.take()) {
             (Some(classes), _) => classes.clone(),
             (None, Some(names)) => Classes::from_names(names)?,
             (None, None) => return Err(ExportError::NoClassNames { path: path.to_path_buf() }),
@@ -151,7 +152,8 @@ impl MaskSet {
             }
         }
         let path = path.to_path_buf();
-        Ok(MaskSet { path, format, classes, images: found.images, limits: ImageLimits::default() })
+        let Found { images, remark, .. } = found;
+        Ok(MaskSet { path, format, classes, images, limits: ImageLimits::default(), remark })
     }
 
     /// The same masks, read within other limits than the usual ones.
@@ -167,6 +169,11 @@ impl MaskSet {
     /// The classes of the masks.
     pub fn classes(&self) -> &Classes {
         &self.classes
+    }
+
+    /// One line on where the files of the images were found, if not where one would look first.
+    pub fn remark(&self) -> Option<&str> {
+        self.remark.as_deref()
     }
 
     /// Number of masks.
@@ -265,26 +272,38 @@ struct Found {
     /// Foreground classes, where they are named.
     names: Option<Vec<String>>,
     images: Vec<Item>,
+    /// Where the files of the images were found, if not where one would look first.
+    remark: Option<String>,
 }
 
 impl Found {
-    /// Gives each image the file of the same name, the extension apart, or of the same name without its folders.
-    fn take_images_from(&mut self, folder: &Path) -> Result<(), ExportError> {
+    fn new(names: Option<Vec<String>>, images: Vec<Item>) -> Found {
+        Found { names, images, remark: None }
+    }
+
+    /// Gives each image of `masks` the file of its name in `folder` ([`NameMatch`]).
+    fn take_images_from(&mut self, folder: &Path, masks: &Path) -> Result<(), ExportError> {
         if !folder.is_dir() {
             return Err(ExportError::bad_file(folder, "there is no such folder"));
         }
         let (files, _) = find_images(folder);
         let stem = |name: &str| Path::new(name).with_extension("");
-        let by_name: HashMap<PathBuf, &ImageFile> =
-            files.iter().map(|file| (stem(&file.name), file)).collect();
-        for item in &mut self.images {
-            let name = stem(&item.file_name);
-            let bare = name.file_name().map(PathBuf::from).unwrap_or_default();
-            if let Some(file) = by_name.get(&name).or_else(|| by_name.get(&bare)) {
+        let images: Vec<(PathBuf, ImageFile)> =
+            files.into_iter().map(|file| (stem(&file.name), file)).collect();
+        let names: Vec<PathBuf> = self.images.iter().map(|item| stem(&item.file_name)).collect();
+        let way = NameMatch::of(
+            (masks, names.iter().map(PathBuf::as_path)),
+            (folder, images.iter().map(|(name, _)| name.as_path())),
+        )?;
+        let by_key: HashMap<PathBuf, &ImageFile> =
+            images.iter().filter_map(|(name, file)| Some((way.second_key(name)?, file))).collect();
+        for (item, name) in self.images.iter_mut().zip(&names) {
+            if let Some(file) = way.first_key(name).and_then(|key| by_key.get(&key)) {
                 item.file_name = slashed(Path::new(&file.name));
                 item.photograph = Some(file.path.clone());
             }
         }
+        self.remark = way.remark(masks, folder);
         Ok(())
     }
 }
@@ -321,8 +340,15 @@ fn png_folder(folder: &Path) -> Result<Found, ExportError> {
         photograph: None,
         place: Place::Png(path),
     };
-    let images = mask_files(folder)?.into_iter().map(item).collect();
-    Ok(Found { names: class_list(&folder.join(CLASS_LIST))?, images })
+    let files = mask_files(folder)?;
+    let mut folders = files.keys().map(|name| name.parent().unwrap_or(Path::new("")));
+    // Masks that all lie one level down may have their list there.
+    let below = folders.next().filter(|first| folders.all(|other| other == *first)).unwrap_or(Path::new(""));
+    let names = match class_list(&folder.join(CLASS_LIST))? {
+        None => class_list(&folder.join(below).join(CLASS_LIST))?,
+        names => names,
+    };
+    Ok(Found::new(names, files.into_iter().map(item).collect()))
 }
 
 fn voc_folder(root: &Path) -> Result<Found, ExportError> {
@@ -330,7 +356,7 @@ fn voc_folder(root: &Path) -> Result<Found, ExportError> {
     let own = Classes::voc().names()[1..].to_vec();
     found.names = Some(class_list(&root.join(voc::CLASS_LIST))?.unwrap_or(own));
     if root.join("JPEGImages").is_dir() {
-        found.take_images_from(&root.join("JPEGImages"))?;
+        found.take_images_from(&root.join("JPEGImages"), &root.join("SegmentationClass"))?;
     }
     Ok(found)
 }
@@ -342,7 +368,7 @@ fn coco_file(path: &Path) -> Result<Found, ExportError> {
         return Err(ExportError::bad_file(&path, problem.to_string()));
     }
     let item = |(file_name, source)| Item { file_name, photograph: None, place: Place::Coco(source) };
-    Ok(Found { names: Some(masks.categories), images: masks.images.into_iter().map(item).collect() })
+    Ok(Found::new(Some(masks.categories), masks.images.into_iter().map(item).collect()))
 }
 
 /// All JSON files below a folder, those in hidden folders left out.
@@ -397,7 +423,7 @@ fn labelme_files(path: &Path) -> Result<Found, ExportError> {
         let photograph = beside.is_file().then_some(beside);
         images.push(Item { file_name: slashed(&name), photograph, place: Place::Labelme(path) });
     }
-    Ok(Found { names: Some(listed.unwrap_or_else(|| names.into_iter().collect())), images })
+    Ok(Found::new(Some(listed.unwrap_or_else(|| names.into_iter().collect())), images))
 }
 
 fn yolo_folder(root: &Path) -> Result<Found, ExportError> {
@@ -419,9 +445,9 @@ fn yolo_folder(root: &Path) -> Result<Found, ExportError> {
             images.push(Item { file_name: assumed_file_name(&name), photograph: None, place });
         }
     }
-    let mut found = Found { names: Some(names), images };
+    let mut found = Found::new(Some(names), images);
     if root.join("images").is_dir() {
-        found.take_images_from(&root.join("images"))?;
+        found.take_images_from(&root.join("images"), &labels)?;
     }
     Ok(found)
 }
@@ -446,7 +472,7 @@ fn label_studio_tasks(path: &Path) -> Result<Found, ExportError> {
         let file_name = image.file_name.clone();
         Item { file_name, photograph: None, place: Place::LabelStudio { tasks: path.clone(), image } }
     };
-    Ok(Found { names: Some(names), images: tasks.into_iter().map(item).collect() })
+    Ok(Found::new(Some(names), tasks.into_iter().map(item).collect()))
 }
 
 /// An archive, or the folder that it unpacks to.
@@ -509,5 +535,5 @@ fn cvat_archive(path: &Path) -> Result<Found, ExportError> {
         let place = Place::Cvat { store: store.clone(), entry };
         Item { file_name: assumed_file_name(&name), photograph: None, place }
     };
-    Ok(Found { names: Some(names), images: entries.into_iter().map(item).collect() })
+    Ok(Found::new(Some(names), entries.into_iter().map(item).collect()))
 }

@@ -69,6 +69,7 @@ pub static TARGETS: &[Target] = &[
     masks::SCORE_ARRAYS,
     masks::RUN_LENGTHS,
     pictures::IMAGE,
+    pictures::PHOTO,
     exports::COCO,
     exports::LABEL_STUDIO,
     exports::LABELME,

@@ -317,3 +317,38 @@ fn orientation_is_still_applied() {
     encoder.write_image(photograph().as_raw(), 64, 48, image::ExtendedColorType::Rgb8).unwrap();
     check_read(&tiff, &photograph());
 }
+
+/// A HEIC file of tiles whose grid says that it is of another size: the 32-bit numbers of all sizes are replaced.
+fn resized_grid(from: [u32; 2], to: [u32; 2]) -> Vec<u8> {
+    let mut bytes = include_bytes!("../../../reference/data/photos/grid.heic").to_vec();
+    let mut num_replaced = 0;
+    for (from, to) in [from[0].to_be_bytes(), from[1].to_be_bytes()].iter().zip(to.map(u32::to_be_bytes)) {
+        while let Some(at) = bytes.windows(4).position(|four| four == from) {
+            bytes[at..at + 4].copy_from_slice(&to);
+            num_replaced += 1;
+        }
+    }
+    assert!(num_replaced >= 2, "the grid's size was not found");
+    bytes
+}
+
+#[test]
+fn a_heic_of_gigapixels_is_refused_by_its_header() {
+    let _alone = alone();
+    check_refused(&resized_grid([600, 520], [60_000, 52_000]), "60000×52000 pixels, more than");
+    // Within the limit, but more than its tiles cover: one tile of 512 × 512 pixels may be decoded to see it.
+    let bytes = resized_grid([600, 520], [9_000, 9_001]);
+    let (outcome, peak) = peak_of(|| decode_image("bomb", &bytes, &ImageLimits::default()));
+    assert!(outcome.is_err());
+    assert!(peak < 16 << 20, "{peak} bytes");
+}
+
+#[test]
+fn a_gif_of_gigapixels_is_refused_by_its_header() {
+    let _alone = alone();
+    let mut gif = include_bytes!("../../../reference/data/photos/plain.gif").to_vec();
+    gif[6..10].copy_from_slice(&[0xff; 4]);
+    check_refused(&gif, "65535×65535 pixels, more than");
+    gif[6..10].copy_from_slice(&[0, 0x27, 0, 0x27]);
+    check_refused(&gif, "its header promises 9984×9984 pixels");
+}

@@ -99,6 +99,14 @@ pub enum MaskError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Two sub-folders that could both be meant.
+    #[error("{} and {} hold files of the same names; say which of the two folders is meant", one.display(), other.display())]
+    AmbiguousFolders {
+        /// One of them.
+        one: PathBuf,
+        /// The other.
+        other: PathBuf,
+    },
     /// Malformed COCO segmentation.
     #[error("COCO segmentation: {0}")]
     BadCocoSegmentation(String),

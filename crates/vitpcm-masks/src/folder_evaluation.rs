@@ -1,7 +1,7 @@
 //! Folders of masks against folders of masks. One image at a time on every core: memory does not grow with their
 //! number. A bad file is named and the rest is counted.
 
-use crate::{ConfusionMatrix, MaskError, read_label_png_within};
+use crate::{ConfusionMatrix, MaskError, NameMatch, read_label_png_within};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,8 +15,7 @@ pub struct MaskPair {
     pub truth: PathBuf,
 }
 
-/// Which masks belong together: those with the same path below the two folders, the extension apart. Where no two paths
-/// are the same, as when only one of the folders has sub-folders, file names decide.
+/// Which masks belong together, by their names ([`NameMatch`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaskPairs {
     /// Masks to compare, in order of their names.
@@ -25,23 +24,31 @@ pub struct MaskPairs {
     pub without_truth: Vec<PathBuf>,
     /// Names of truths, or listed names, for which there is no prediction.
     pub without_prediction: Vec<PathBuf>,
+    /// How names were matched: predictions are the first.
+    pub way: NameMatch,
 }
 
 impl MaskPairs {
     /// Pairs up the PNG files of two folders, at any depth; with `names` (a split's list) only those.
     pub fn find(predictions: &Path, truths: &Path, names: Option<&[String]>) -> Result<Self, MaskError> {
-        let mut predicted = mask_files(predictions)?;
-        let mut true_masks = mask_files(truths)?;
-        if !predicted.keys().any(|name| true_masks.contains_key(name))
-            && let (Some(by_name), Some(true_by_name)) = (by_file_name(&predicted), by_file_name(&true_masks))
-        {
-            (predicted, true_masks) = (by_name, true_by_name);
-        }
+        let predicted = mask_files(predictions)?;
+        let true_masks = mask_files(truths)?;
+        let way = NameMatch::of(
+            (predictions, predicted.keys().map(PathBuf::as_path)),
+            (truths, true_masks.keys().map(PathBuf::as_path)),
+        )?;
+        // What lies outside the sub-folder in use keeps its name, and is listed as being without its other half.
+        let predicted: BTreeMap<PathBuf, PathBuf> =
+            predicted.into_iter().map(|(name, path)| (way.first_key(&name).unwrap_or(name), path)).collect();
+        let true_masks: BTreeMap<PathBuf, PathBuf> = true_masks
+            .into_iter()
+            .map(|(name, path)| (way.second_key(&name).unwrap_or(name), path))
+            .collect();
         let names: BTreeSet<PathBuf> = match names {
             Some(names) => names.iter().map(PathBuf::from).collect(),
             None => predicted.keys().chain(true_masks.keys()).cloned().collect(),
         };
-        let mut found = MaskPairs::default();
+        let mut found = MaskPairs { way, ..MaskPairs::default() };
         for name in names {
             match (predicted.get(&name), true_masks.get(&name)) {
                 (Some(prediction), Some(truth)) => {
@@ -55,14 +62,6 @@ impl MaskPairs {
     }
 }
 
-/// The same files by their names alone; nothing where two have the same.
-fn by_file_name(files: &BTreeMap<PathBuf, PathBuf>) -> Option<BTreeMap<PathBuf, PathBuf>> {
-    let named =
-        files.iter().map(|(name, path)| (PathBuf::from(name.file_name().unwrap_or_default()), path.clone()));
-    let named: BTreeMap<PathBuf, PathBuf> = named.collect();
-    (named.len() == files.len()).then_some(named)
-}
-
 /// Folders of pictures for people that lie beside masks; what is in them is no mask.
 pub const PICTURE_FOLDERS: [&str; 2] = ["overlay", "heatmap"];
 
@@ -73,6 +72,15 @@ const EXPORT_FOLDERS: [(&str, &str); 3] =
 /// All PNG files below a folder, by their path within it without the extension; hidden folders, pictures for people and
 /// exports beside the masks are left out.
 pub fn mask_files(folder: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, MaskError> {
+    files_below(folder, "png")
+}
+
+/// [`mask_files`], for stored score maps (`.npz`).
+pub fn score_files(folder: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, MaskError> {
+    files_below(folder, "npz")
+}
+
+fn files_below(folder: &Path, extension: &str) -> Result<BTreeMap<PathBuf, PathBuf>, MaskError> {
     let mut files = BTreeMap::new();
     let is_picture_folder = |entry: &walkdir::DirEntry| {
         let is_export = |(name, inside): &(&str, &str)| {
@@ -92,8 +100,8 @@ pub fn mask_files(folder: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, MaskError
             MaskError::io(path, error.into_io_error().unwrap_or_else(|| std::io::Error::other(text)))
         })?;
         let path = entry.path();
-        let is_png = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("png"));
-        if is_png && entry.file_type().is_file() {
+        let is_wanted = path.extension().is_some_and(|own| own.eq_ignore_ascii_case(extension));
+        if is_wanted && entry.file_type().is_file() {
             let name = path.strip_prefix(folder).unwrap_or(path).with_extension("");
             files.insert(name, path.to_path_buf());
         }
@@ -204,7 +212,8 @@ mod tests {
         );
 
         save(&predictions, "others/a.png", 2, &[0, 1]); // which of the two is meant?
-        assert!(MaskPairs::find(&predictions, &truths, None).unwrap().pairs.is_empty());
+        let error = MaskPairs::find(&predictions, &truths, None).unwrap_err().to_string();
+        assert!(error.contains("predictions/images and ") && error.contains("predictions/others"), "{error}");
     }
 
     #[test]

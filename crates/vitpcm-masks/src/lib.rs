@@ -28,6 +28,7 @@ mod foreground;
 mod joining;
 mod label_map;
 mod label_png;
+mod name_match;
 mod npy;
 pub mod palette;
 mod picture;
@@ -45,6 +46,7 @@ pub use error::MaskError;
 pub use evaluation::{ClassScores, ConfusionMatrix, Scores};
 pub use folder_evaluation::{
     FolderEvaluation, MaskFailure, MaskPair, MaskPairs, PICTURE_FOLDERS, evaluate_pairs, mask_files,
+    score_files,
 };
 pub use folder_lock::{FolderLock, FolderLockError, Holder, LOCK_FILE};
 pub use foreground::{ForegroundEvaluation, ForegroundScores, MaskCandidates, evaluate_foreground};
@@ -53,6 +55,7 @@ pub use label_png::{
     MAX_MASK_PIXELS, encode_label_png, read_label_png, read_label_png_size, read_label_png_within,
     write_label_png,
 };
+pub use name_match::NameMatch;
 pub use npy::encoded as npy_bytes;
 pub use picture::{Picture, heat_map, mask_layer_png, overlay, viridis};
 pub use png_decoder::{PngHeader, open_png};

@@ -1,4 +1,59 @@
-//! The colours of PASCAL VOC's masks, defined for all 256 labels.
+//! Colours of classes. In mask files: those of PASCAL VOC, defined for all 256 labels, which readers of masks expect. Over
+//! photographs, in reports and in the viewer: colours that stand out on skin, leaves and steel.
+
+use crate::IGNORE;
+
+/// Colours of the first classes over photographs. Chosen one by one as the colour furthest in CIELAB from those before it, among
+/// colours at least 42 from leaves, skin, soil and greys; greens were moved back. The tests hold the distances.
+const DISPLAY_COLOURS: [[u8; 3]; 24] = [
+    [255, 0, 195],
+    [0, 150, 255],
+    [255, 210, 15],
+    [30, 255, 225],
+    [255, 0, 0],
+    [0, 0, 255],
+    [0, 255, 0],
+    [105, 45, 180],
+    [255, 165, 255],
+    [150, 0, 60],
+    [210, 0, 255],
+    [225, 120, 15],
+    [195, 255, 90],
+    [255, 0, 90],
+    [0, 210, 105],
+    [150, 0, 120],
+    [165, 15, 0],
+    [255, 105, 165],
+    [0, 75, 255],
+    [225, 105, 255],
+    [45, 75, 165],
+    [165, 135, 255],
+    [75, 195, 0],
+    [120, 0, 210],
+];
+
+/// Colour of a label in pictures for people: overlays, reports, the viewer. Background is grey, "ignore" is white.
+pub fn display_colour(label: u8) -> [u8; 3] {
+    match label {
+        0 => [110, 116, 114],
+        IGNORE => [255; 3],
+        _ => match DISPLAY_COLOURS.get(usize::from(label) - 1) {
+            Some(&colour) => colour,
+            None => further_colour(label),
+        },
+    }
+}
+
+/// More classes than anyone tells apart by colour: hues at the golden angle, in three strengths.
+fn further_colour(label: u8) -> [u8; 3] {
+    let sector = (f32::from(label) * 137.508 % 360.0) / 60.0;
+    let (saturation, value) = [(1.0, 1.0), (0.6, 0.95), (1.0, 0.7)][usize::from(label) % 3];
+    [5.0, 3.0, 1.0].map(|shift: f32| {
+        let k = (shift + sector) % 6.0;
+        let strength = value * (1.0 - saturation * k.min(4.0 - k).clamp(0.0, 1.0));
+        (255.0 * strength).round() as u8
+    })
+}
 
 /// Colour of a label, as the VOC devkit computes it: the label's bits, three at a time, become the high bits of
 /// red, green and blue.
@@ -46,6 +101,71 @@ mod tests {
         assert_eq!(voc_colour(15), [192, 128, 128]);
         assert_eq!(voc_colour(20), [0, 64, 128]);
         assert_eq!(voc_colour(255), [224, 224, 192]);
+    }
+
+    /// CIELAB of an sRGB colour, D65.
+    fn lab(colour: [u8; 3]) -> [f64; 3] {
+        let linear = colour.map(|value| match f64::from(value) / 255.0 {
+            dark if dark <= 0.04045 => dark / 12.92,
+            value => ((value + 0.055) / 1.055).powf(2.4),
+        });
+        let to_xyz = [
+            [0.4124564, 0.3575761, 0.1804375],
+            [0.2126729, 0.7151522, 0.0721750],
+            [0.0193339, 0.1191920, 0.9503041],
+        ];
+        let white = [0.95047, 1.0, 1.08883];
+        let [x, y, z] = [0, 1, 2].map(|row| {
+            let value: f64 = to_xyz[row].iter().zip(linear).map(|(weight, value)| weight * value).sum();
+            match value / white[row] {
+                small if small <= 216.0 / 24389.0 => (24389.0 / 27.0 * small + 16.0) / 116.0,
+                value => value.cbrt(),
+            }
+        });
+        [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
+    }
+
+    fn distance(first: [u8; 3], second: [u8; 3]) -> f64 {
+        lab(first).iter().zip(lab(second)).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt()
+    }
+
+    #[test]
+    fn every_class_stands_out_on_leaves_skin_soil_and_steel() {
+        let surfaces = [
+            [62, 92, 38],
+            [96, 134, 62],
+            [142, 172, 84],
+            [236, 196, 174],
+            [200, 140, 108],
+            [110, 72, 52],
+            [120, 96, 70],
+            [60, 60, 60],
+            [110, 112, 114],
+            [160, 160, 162],
+            [200, 202, 204],
+        ];
+        for label in 1..=24 {
+            for surface in surfaces {
+                let distance = distance(display_colour(label), surface);
+                assert!(distance >= 40.0, "class {label} on {surface:?}: {distance:.0}");
+            }
+        }
+        // The palette of mask files would not do: its third class is nearly a leaf.
+        assert!(surfaces.iter().any(|&surface| distance(voc_colour(3), surface) < 40.0));
+    }
+
+    #[test]
+    fn classes_are_told_apart_from_each_other() {
+        for (count, least) in [(8, 50.0), (20, 30.0), (24, 25.0)] {
+            for first in 1..=count {
+                for second in first + 1..=count {
+                    let distance = distance(display_colour(first), display_colour(second));
+                    assert!(distance >= least, "classes {first} and {second}: {distance:.0}");
+                }
+            }
+        }
+        let all: std::collections::HashSet<[u8; 3]> = (0..=255).map(display_colour).collect();
+        assert_eq!(all.len(), 256);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Pictures for people: a mask over its image, and a class's scores as a heat map with its colour bar.
 
-use crate::palette::voc_colour;
+use crate::palette::display_colour;
 use crate::resampling::{Alignment, resize_plane};
-use crate::{IGNORE, LabelMap, MaskError, ScoreMap, atomic_file};
+use crate::{LabelMap, MaskError, ScoreMap, atomic_file};
 use std::io::Write;
 use std::path::Path;
 
@@ -39,7 +39,7 @@ impl Picture {
     }
 }
 
-/// The mask's colours over its image, `opacity` strong, with the outlines of all regions at full strength.
+/// The colours of classes ([`display_colour`]) over the image, `opacity` strong, with the outlines of all regions at full strength.
 /// Background stays as it is; ignored pixels turn white.
 ///
 /// # Panics
@@ -76,8 +76,7 @@ fn coloured_pixels(mask: &LabelMap, opacity: f32) -> impl Iterator<Item = (usize
             || (y > 0 && differs(i - width))
             || (x + 1 < width && differs(i + 1))
             || (y + 1 < height && differs(i + width));
-        let colour = if label == IGNORE { [255; 3] } else { voc_colour(label) };
-        (i, colour, if is_edge { 1.0 } else { opacity })
+        (i, display_colour(label), if is_edge { 1.0 } else { opacity })
     })
 }
 
@@ -160,8 +159,8 @@ mod tests {
         let mask = LabelMap::new(5, 3, vec![0, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0, 1, 1, 1, 0]).unwrap();
         let picture = overlay(&[100; 45], &mask, 0.5);
         assert_eq!(picture.rgb[..3], [100, 100, 100]);
-        assert_eq!(picture.rgb[3..6], [128, 0, 0]); // an edge in full colour
-        assert_eq!(picture.rgb[3 * 7..3 * 7 + 3], [114, 50, 50]); // inside: half of each
+        assert_eq!(picture.rgb[3..6], [255, 0, 195]); // an edge in full colour
+        assert_eq!(picture.rgb[3 * 7..3 * 7 + 3], [178, 50, 148]); // inside: half of each
     }
 
     #[test]

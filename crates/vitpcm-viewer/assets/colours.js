@@ -1,4 +1,4 @@
-// Colours of classes, and what a mask's pixels mean.
+// What a mask's pixels mean, and colours of scores. Colours of classes come from the server.
 
 /** Label of a pixel of the VOC palette: bit 7 - i of each channel is bit 3 i + channel of the label. */
 function vocLabel(red, green, blue) {
@@ -28,37 +28,6 @@ export async function pixelsOf(blob) {
   context.drawImage(bitmap, 0, 0);
   bitmap.close();
   return context.getImageData(0, 0, canvas.width, canvas.height);
-}
-
-/** Colours that stand out on photographs and from each other; the background is grey. */
-export function vividPalette(count) {
-  const palette = [[110, 116, 114]];
-  for (let i = 1; i < count; i++) {
-    // Turns by the golden angle keep any run of classes apart; three lightnesses help those of like hue.
-    const hue = (240 + 137.508 * i) % 360;
-    palette.push(fromOklch([0.72, 0.64, 0.8][i % 3], 0.19, hue));
-  }
-  return palette;
-}
-
-function fromOklch(lightness, chroma, hue) {
-  const angle = (hue * Math.PI) / 180;
-  for (let c = chroma; ; c -= 0.01) {
-    const a = c * Math.cos(angle), b = c * Math.sin(angle);
-    const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
-    const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
-    const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
-    const linear = [
-      4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
-      -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
-      -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
-    ];
-    // Less chroma until the colour is one that screens have.
-    if (c <= 0 || linear.every((v) => v >= 0 && v <= 1)) {
-      const encode = (v) => (v <= 0.0031308 ? 12.92 * v : 1.055 * v ** (1 / 2.4) - 0.055);
-      return linear.map((v) => Math.round(255 * Math.min(1, Math.max(0, encode(Math.max(0, v))))));
-    }
-  }
 }
 
 /** Matplotlib's viridis (CC0) for 0 to 255. */

@@ -2,7 +2,7 @@
 // tags and the strip; the server to the api.
 
 import * as api from "./api.js";
-import { labelsOf, vividPalette } from "./colours.js";
+import { labelsOf } from "./colours.js";
 import { offerFormats, save } from "./download.js";
 import { Stage } from "./stage.js";
 import { drawStrip, tellProblem } from "./strip.js";
@@ -211,7 +211,7 @@ function showCurrent() {
 async function fitToFile(picture) {
   const image = new Image();
   image.src = picture.thumbUrl;
-  try { await image.decode(); } catch { return; /* TIFF, which browsers do not show */ }
+  try { await image.decode(); } catch { return; /* TIFF or HEIC, which most browsers do not show */ }
   if (picture !== current || picture.state !== "waiting") return;
   stage.setPhoto(picture.thumbUrl, { width: image.naturalWidth, height: image.naturalHeight }, picture.name);
 }
@@ -431,7 +431,7 @@ async function start() {
   }
   const numClasses = model.classes.length - 1;
   element("model").textContent = `${model.model} · ${numClasses} ${numClasses === 1 ? "class" : "classes"}`;
-  palettes = { vivid: vividPalette(model.classes.length), voc: model.classes.map((one) => one.colour) };
+  palettes = { vivid: model.classes.map((one) => one.display_colour), voc: model.classes.map((one) => one.colour) };
   stage = new Stage(model.classes);
   stage.setPalette(palette());
   offerFormats(model.formats);

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use vitpcm::Segmenter;
 use vitpcm_data::{ImageLimits, decode_image};
-use vitpcm_masks::palette::voc_colour;
+use vitpcm_masks::palette::{display_colour, voc_colour};
 use vitpcm_masks::{Classes, encode_label_png};
 
 /// Largest body of a request that is not an upload.
@@ -116,6 +116,8 @@ struct ClassInfo<'a> {
     name: &'a str,
     /// Red, green, blue in masks.
     colour: [u8; 3],
+    /// Red, green, blue over photographs.
+    display_colour: [u8; 3],
 }
 
 #[derive(Serialize)]
@@ -134,7 +136,10 @@ struct LimitsInfo {
 }
 
 async fn model(State(app): Shared) -> Answer {
-    let class = |(index, name)| ClassInfo { name, colour: voc_colour(index as u8) };
+    let class = |(index, name)| {
+        let label = index as u8;
+        ClassInfo { name, colour: voc_colour(label), display_colour: display_colour(label) }
+    };
     let names = app.segmenter.classes().names().iter().map(String::as_str);
     let limits = &app.limits;
     let info = ModelInfo {

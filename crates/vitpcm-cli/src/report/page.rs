@@ -4,8 +4,8 @@
 use crate::invocation::{Invocation, Origin, date_and_time};
 use std::fmt::Write;
 use std::time::SystemTime;
-use vitpcm_masks::palette::voc_colour;
-use vitpcm_masks::{Classes, IGNORE};
+use vitpcm_masks::Classes;
+use vitpcm_masks::palette::display_colour;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -143,7 +143,7 @@ pub(crate) fn escaped(text: &str) -> String {
 
 /// A class's colour as a little square.
 pub(crate) fn swatch(class: u8) -> String {
-    let [red, green, blue] = if class == IGNORE { [255; 3] } else { voc_colour(class) };
+    let [red, green, blue] = display_colour(class);
     format!("<i class=\"swatch\" style=\"background:rgb({red} {green} {blue})\"></i>")
 }
 

@@ -1,4 +1,4 @@
-//! Images of all five formats, through our reader with a low limit of pixels.
+//! Images of all formats, through our reader with a low limit of pixels.
 
 use super::{MEMORY, Target, repair_png, said};
 use image::ImageFormat;
@@ -53,15 +53,7 @@ pub(super) const IMAGE: Target = Target {
         seeds.push(bytes.into_inner());
         seeds
     },
-    subject: |_| {
-        Box::new(|bytes| {
-            let picture = decode_image("input", bytes, &ImageLimits { max_pixels: MAX_PIXELS });
-            if let Ok(picture) = &picture {
-                assert!(u64::from(picture.width()) * u64::from(picture.height()) <= MAX_PIXELS);
-            }
-            said(picture)
-        })
-    },
+    subject: |_| Box::new(decoded),
     repair: Some(|bytes| {
         if bytes.starts_with(b"\x89PNG") {
             repair_png(bytes);
@@ -69,3 +61,36 @@ pub(super) const IMAGE: Target = Target {
     }),
     max_bytes: MEMORY,
 };
+
+/// Made by other encoders (reference/data/make_photos.py). AVIF is decoded with the feature `avif`, else refused.
+pub(super) const PHOTO: Target = Target {
+    name: "photo",
+    what: "images: HEIC, AVIF, GIF",
+    dictionary: &[
+        "\u{0}", "ftyp", "heic", "avif", "mif1", "meta", "hdlr", "pitm", "iloc", "iinf", "infe", "iref",
+        "iprp", "ipco", "ipma", "ispe", "hvcC", "av1C", "irot", "imir", "clap", "colr", "nclx", "auxC",
+        "auxl", "dimg", "grid", "iovl", "iden", "hvc1", "av01", "idat", "mdat", "GIF89a",
+    ],
+    seeds: || {
+        macro_rules! photographs {
+            ($($name:literal)*) => {
+                vec![$(include_bytes!(concat!("../../../../reference/data/photos/", $name)).to_vec()),*]
+            };
+        }
+        photographs!(
+            "plain.heic" "halved.heic" "alpha.heic" "ten-bits.heic" "orientation-6.heic" "grid.heic"
+            "plain.avif" "alpha.avif" "ten-bits.avif" "grid.avif" "plain.gif" "animated.gif"
+        )
+    },
+    subject: |_| Box::new(decoded),
+    repair: None,
+    max_bytes: MEMORY,
+};
+
+fn decoded(bytes: &[u8]) -> String {
+    let picture = decode_image("input", bytes, &ImageLimits { max_pixels: MAX_PIXELS });
+    if let Ok(picture) = &picture {
+        assert!(u64::from(picture.width()) * u64::from(picture.height()) <= MAX_PIXELS);
+    }
+    said(picture)
+}

@@ -1,0 +1,38 @@
+//! Where the masks or scores of images lie in the folder that an option names: straight in it, or one level down, as where a data
+//! set's whole folder was segmented and its images are in `images`. What was done is said in one line.
+
+use crate::output::Messages;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use vitpcm_masks::{MaskError, NameMatch};
+
+/// The folder in which `files` (those of `folder`, by name) have the names of images; nothing where no level has one.
+pub(crate) fn place_of(
+    folder: &Path,
+    files: &BTreeMap<PathBuf, PathBuf>,
+    images: &[PathBuf],
+    messages: &Messages,
+) -> Result<Option<PathBuf>, MaskError> {
+    let names = files.keys().map(PathBuf::as_path);
+    let way = NameMatch::of((Path::new(""), images.iter().map(PathBuf::as_path)), (folder, names))?;
+    match way {
+        NameMatch::Straight if images.iter().any(|name| files.contains_key(name)) => {}
+        NameMatch::SecondBelow(_) => say(&way, Path::new(""), folder, messages),
+        _ => return Ok(None),
+    }
+    Ok(Some(way.second_place(folder)))
+}
+
+/// Says where files were found, if not where one would look first.
+pub(crate) fn say(way: &NameMatch, first: &Path, second: &Path, messages: &Messages) {
+    way.remark(first, second).into_iter().for_each(|remark| messages.note(remark));
+}
+
+/// Where the results of images lie that are called so: the folder, or its only sub-folder that holds any.
+pub(crate) fn results_place<'a>(folder: &Path, names: impl IntoIterator<Item = &'a str>) -> PathBuf {
+    let mut folders = names.into_iter().map(|name| name.split_once('/').map(|(first, _)| first));
+    match folders.next().flatten() {
+        Some(first) if folders.all(|other| other == Some(first)) => folder.join(first),
+        _ => folder.to_path_buf(),
+    }
+}
