@@ -46,8 +46,8 @@ const COMMANDS: [&str; 21] = [
     "model inspect model.safetensors",
     "model convert model.safetensors --store=f16 --out {out}.safetensors",
     "model average model.safetensors model.safetensors --out {out}.safetensors",
-    "model fit-tags --model model.safetensors --data data --others data/images --out {out}.safetensors",
-    "model check-tags --model model.safetensors --data data --others data/images",
+    "model fit-tags --model model.safetensors --data nowhere --out {out}.safetensors", // the same
+    "model check-tags --model model.safetensors --data nowhere",
     "model random --backbone=vit-nano16 --out {out}.safetensors",
     "completions bash",
     "man --out {out}",

@@ -1,6 +1,6 @@
-//! The tag head: whether what the best patch takes for a class is one, judged by the whole image and by how far that patch
-//! is from those of training. It lowers the pooled probability of a tag where they speak against it, so that things of no
-//! known class get no tag. Fitted after training, on photographs of other things too: `vitpcm_heads::fit_tag_head`.
+//! The tag head: a check of every predicted tag by the image's mean features and by the distance of the class's best patch to
+//! those of training. It lowers the pooled probability where they speak against the tag, so that things of no known class get
+//! none. Fitted after training, on photographs of other things too: `vitpcm_heads::fit_tag_head`.
 
 use candle_core::{DType, Tensor};
 
