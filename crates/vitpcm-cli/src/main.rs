@@ -29,7 +29,9 @@ mod mask_formats;
 mod mask_place;
 mod masks;
 mod model_average;
+mod model_check_tags;
 mod model_convert;
+mod model_fit_tags;
 mod model_inspect;
 mod model_path;
 mod model_random;
@@ -47,6 +49,7 @@ mod segment_report;
 mod serve;
 mod session;
 mod table;
+mod tagged_photographs;
 mod train;
 mod train_report;
 mod unsure_options;
@@ -134,6 +137,10 @@ enum ModelCommand {
     Convert(model_convert::Args),
     /// One model from several trainings of the same network: the mean of their weights
     Average(model_average::Args),
+    /// Fit a tag head, so that things of no known class get no tag
+    FitTags(model_fit_tags::Args),
+    /// How right predicted tags are, and how often things of no known class get one
+    CheckTags(model_check_tags::Args),
     /// Write an untrained model, to measure time and memory with
     Random(model_random::Args),
 }
@@ -217,6 +224,8 @@ fn dispatch(command: Command, session: &Session) -> anyhow::Result<Outcome> {
         Command::Model(ModelCommand::Inspect(args)) => model_inspect::inspect(&args, session),
         Command::Model(ModelCommand::Convert(args)) => model_convert::convert(&args, session),
         Command::Model(ModelCommand::Average(args)) => model_average::average(&args, session),
+        Command::Model(ModelCommand::FitTags(args)) => model_fit_tags::fit_tags(&args, session),
+        Command::Model(ModelCommand::CheckTags(args)) => model_check_tags::check_tags(&args, session),
         Command::Model(ModelCommand::Random(args)) => model_random::random(&args, session),
     }
 }

@@ -29,7 +29,7 @@ const IMAGE: &str = "data/images/scene-0001.png";
 const MASK: &str = "data/masks/scene-0001.png";
 
 /// Every command that writes, and every option of each that takes a path.
-const CASES: [Case; 16] = [
+const CASES: [Case; 18] = [
     Case {
         command: "masks",
         arguments: &["data", "--dry-run"],
@@ -146,6 +146,22 @@ const CASES: [Case; 16] = [
         output_folders: &[],
         inputs: &[],
         read: &["m.safetensors", "n.safetensors"],
+    },
+    Case {
+        command: "model fit-tags",
+        arguments: &["--model=m.safetensors", "--data=data", "--others=data/images"],
+        output_files: &["--out"],
+        output_folders: &[],
+        inputs: &["--model", "--data", "--others"],
+        read: &[IMAGE, "m.safetensors", "data/tags.csv", "none.toml"],
+    },
+    Case {
+        command: "model check-tags",
+        arguments: &["--model=m.safetensors", "--data=data", "--others=data/images"],
+        output_files: &["--json"],
+        output_folders: &[],
+        inputs: &["--model", "--data", "--others"],
+        read: &[IMAGE, "m.safetensors", "data/tags.csv", "none.toml"],
     },
     Case {
         command: "model random",

@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 const MEMORY_KIB: u64 = 6 << 20;
 
 /// Lines that run each command on tiny data in a moment; `{out}` is another folder each time.
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 21] = [
     "demo --data-only model.safetensors", // which is no folder: drawing all scenes takes seconds
     "masks data/classes.txt --out {out}", // which is no folder: the embedded network takes seconds
     "train --data data --out {out} --preset=demo --epochs=1 --batch=4 --set=model.grid=4 \
@@ -46,6 +46,8 @@ const COMMANDS: [&str; 19] = [
     "model inspect model.safetensors",
     "model convert model.safetensors --store=f16 --out {out}.safetensors",
     "model average model.safetensors model.safetensors --out {out}.safetensors",
+    "model fit-tags --model model.safetensors --data nowhere --out {out}.safetensors", // the same
+    "model check-tags --model model.safetensors --data nowhere",
     "model random --backbone=vit-nano16 --out {out}.safetensors",
     "completions bash",
     "man --out {out}",

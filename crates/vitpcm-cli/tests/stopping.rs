@@ -60,7 +60,7 @@ fn every_command_ends_at_once_where_it_has_nothing_to_save() {
     let status = Command::new("mkfifo").arg(folder.path().join("silent.toml")).status().unwrap();
     assert!(status.success());
     let commands = "demo train verify segment serve refine join evaluate attention export data_inspect \
-                    model_inspect model_convert model_average model_random completions man";
+                    model_inspect model_convert model_average model_fit-tags model_check-tags model_random completions man";
     for command in commands.split_whitespace() {
         // Waits for ever for somebody who writes its options.
         let child = start(folder.path(), &format!("{} --config silent.toml", command.replace('_', " ")));

@@ -71,6 +71,7 @@ mod product;
 mod projection;
 pub mod recognisability;
 mod ridge;
+mod tag_head_fit;
 mod tagged_images;
 
 pub use choice::{Candidate, Choice, ChoiceConfig, ClassScore, Origin, RULES, rank};
@@ -81,4 +82,5 @@ pub use head::{FittedHead, LinearHead, Rule, label_map};
 pub use patch_features::PatchFeatures;
 pub use projection::Projection;
 pub use recognisability::{Judge, Recognisability};
+pub use tag_head_fit::{CANDIDATES_FROM, TagCandidate, TagExample, fit_tag_head};
 pub use tagged_images::{NUM_FOLDS, TaggedImages};

@@ -185,6 +185,9 @@ impl fmt::Display for ModelSummary {
         writeln!(f, "  localisation    {}", serde_text(&info.network.localisation))?;
         writeln!(f, "  conditioning    {}", serde_text(&info.network.conditioning))?;
         writeln!(f, "  pooling         {}", serde_text(&info.network.pooling))?;
+        if info.network.tag_head {
+            writeln!(f, "  tags            checked by a tag head")?;
+        }
         writeln!(f, "  parameters      {:.2} M, {}", self.num_parameters as f64 / 1e6, self.element_type)?;
         writeln!(f, "  classes         {}: {}", info.classes.len(), info.classes.join(", "))?;
         writeln!(f, "  trained at      {} px", info.train_size)?;

@@ -43,6 +43,7 @@ mod random;
 pub mod resnet;
 mod resnet_import;
 mod safetensors_writer;
+pub mod tag_head;
 mod variants;
 pub mod vit;
 mod weight_file;
@@ -69,6 +70,7 @@ pub use random::Stream;
 pub use resnet::{OutputStride, RESNETS, ResNet, ResNetConfig, ResNetVariant, StrideOn};
 pub use resnet_import::{ImportedResNet, ResNetNaming, ResNetSummary, import_resnet};
 pub use safetensors_writer::{PlannedTensor, SafetensorsWriter};
+pub use tag_head::{TagEvidence, TagHead};
 pub use variants::{Grid, LAYER_NORM_EPS, MLP_RATIO, ParameterShape, VARIANTS, Variant, VitConfig};
 pub use vit::{ClassificationHead, Precision, Tokens, Vit};
 #[cfg(feature = "cuda")]

@@ -11,6 +11,7 @@ use crate::error::{NetsError, Result};
 use crate::hv_bilstm::{DEFAULT_LSTM_UNITS, HvBiLstm};
 use crate::parameters::Parameters;
 use crate::patch_classifier::{CLASSIFIER_WEIGHT, PatchClassifier};
+use crate::tag_head::{TagEvidence, TagHead};
 use crate::variants::ParameterShape;
 use crate::vit::{Precision, Tokens};
 
@@ -75,6 +76,9 @@ pub struct PcmConfig {
     /// What stands behind the features. Files say it only where it is not PCM.
     #[serde(default, skip_serializing_if = "Localisation::is_pcm")]
     pub localisation: Localisation,
+    /// Whether a [`TagHead`], fitted after training, makes the tag probabilities. Files say it only where one does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tag_head: bool,
 }
 
 impl PcmConfig {
@@ -87,6 +91,7 @@ impl PcmConfig {
             num_classes,
             pooling: Pooling::Max,
             localisation: Localisation::Pcm,
+            tag_head: false,
         }
     }
 
@@ -115,6 +120,9 @@ impl PcmConfig {
             if self.conditioning != PatchConditioning::None {
                 return bad("class activation maps behind a conditioning; expected none".to_owned());
             }
+            if self.tag_head {
+                return bad("a tag head behind class activation maps; expected patch scores".to_owned());
+            }
         }
         Ok(())
     }
@@ -139,6 +147,9 @@ impl PcmConfig {
             Localisation::Pcm => PatchClassifier::parameter_shapes(num_features, self.num_classes),
             Localisation::Cam { .. } => ClassActivation::parameter_shapes(num_features, self.num_classes),
         });
+        if self.tag_head {
+            shapes.extend(TagHead::parameter_shapes(backbone_features, self.num_classes));
+        }
         shapes
     }
 
@@ -161,7 +172,7 @@ impl PcmConfig {
 pub struct PcmOutput {
     /// Z: class probabilities of every patch, `[B, rows, columns, K + 1]`.
     pub scores_on_grid: Tensor,
-    /// y: probability of every tag, `[B, K + 1]`.
+    /// y: probability of every tag, `[B, K + 1]`; by pooling, and by the tag head where there is one.
     pub tag_probabilities: Tensor,
 }
 
@@ -172,6 +183,7 @@ pub struct PcmNetwork {
     backbone: Backbone,
     hv_bilstm: Option<HvBiLstm>,
     head: Head,
+    tag_head: Option<TagHead>,
     precision: Precision,
 }
 
@@ -199,6 +211,7 @@ impl PcmNetwork {
                     Head::Activations { layer: ClassActivation::new(parameters)?, background_threshold }
                 }
             },
+            tag_head: config.tag_head.then(|| TagHead::new(parameters)).transpose()?,
             precision: Precision::F32,
         })
     }
@@ -243,22 +256,51 @@ impl PcmNetwork {
 
     /// From tokens between two blocks to scores and tags.
     pub fn continue_from(&self, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<PcmOutput> {
+        let grid_features = self.grid_features_from(tokens, mode)?;
+        let output = self.pooled(&grid_features, mode)?;
+        let Some(tag_head) = &self.tag_head else { return Ok(output) };
+        let evidence = TagEvidence::new(&output.tag_probabilities, &output.scores_on_grid, &grid_features)?;
+        Ok(PcmOutput { tag_probabilities: tag_head.forward(&evidence)?, ..output })
+    }
+
+    /// What a [`TagHead`] is fitted on, or makes tag probabilities of. Pixels as for [`forward`](Self::forward).
+    pub fn tag_evidence(&self, pixels: &Tensor) -> Result<TagEvidence> {
+        let mode = &mut Mode::Inference;
+        let grid_features = self.grid_features_from(&self.backbone.embed(pixels)?, mode)?;
+        let output = self.pooled(&grid_features, mode)?;
+        TagEvidence::new(&output.tag_probabilities, &output.scores_on_grid, &grid_features)
+    }
+
+    fn grid_features_from(&self, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<Tensor> {
         let tokens = self.backbone.run_blocks_to(self.config.backbone.depth(), tokens, mode)?;
-        let mut features = self.backbone.grid_features(&tokens)?;
-        if let Some(hv_bilstm) = &self.hv_bilstm {
-            features = hv_bilstm.forward(&features, self.precision.products(), mode)?;
-        }
+        self.backbone.grid_features(&tokens)
+    }
+
+    /// Scores, and tags by pooling alone.
+    ///
+    /// # Shapes
+    /// grid_features `[B, rows, columns, features]`, of the backbone
+    fn pooled(&self, grid_features: &Tensor, mode: &mut Mode<'_>) -> Result<PcmOutput> {
+        let conditioned;
+        let features = match &self.hv_bilstm {
+            None => grid_features,
+            Some(hv_bilstm) => {
+                conditioned = hv_bilstm.forward(grid_features, self.precision.products(), mode)?;
+                &conditioned
+            }
+        };
         let classifier = match &self.head {
             Head::Patches(classifier) => classifier,
             Head::Activations { layer, background_threshold } => {
-                return layer.forward(&features, *background_threshold, mode);
+                return layer.forward(features, *background_threshold, mode);
             }
         };
-        let scores_on_grid = classifier.forward(&features, mode)?;
+        let scores_on_grid = classifier.forward(features, mode)?;
         let tag_probabilities = match self.config.pooling {
             Pooling::Max => vitpcm_ops::max_over_grid(&scores_on_grid)?,
             Pooling::TopK { k } => {
-                vitpcm_ops::top_k_over_grid(&scores_on_grid, k.min(tokens.grid.num_cells()))?
+                let (_, rows, columns, _) = scores_on_grid.dims4()?;
+                vitpcm_ops::top_k_over_grid(&scores_on_grid, k.min(rows * columns))?
             }
         };
         Ok(PcmOutput { scores_on_grid, tag_probabilities })

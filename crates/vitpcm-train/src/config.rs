@@ -390,6 +390,7 @@ impl TrainConfig {
                     Localisation::Cam { background_threshold: INITIAL_BACKGROUND_THRESHOLD }
                 }
             },
+            tag_head: false,
         }
     }
 

@@ -98,6 +98,7 @@ fn check(name: &str, backbone: BackboneConfig, formula: fn(&str, &[usize]) -> Te
         num_classes: NUM_CLASSES,
         pooling: Pooling::Max,
         localisation: Localisation::Cam { background_threshold: 0.3 },
+        tag_head: false,
     };
     let draw = |ParameterShape { name, shape }: ParameterShape| {
         let tensor = match name.as_str() {

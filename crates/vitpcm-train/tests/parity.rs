@@ -55,6 +55,7 @@ fn network() -> PcmConfig {
         num_classes: NUM_CLASSES,
         pooling: Pooling::Max,
         localisation: Localisation::Pcm,
+        tag_head: false,
     }
 }
 

@@ -23,7 +23,7 @@ pub enum TagMode<'a> {
 pub struct RawScores {
     /// Probability of every class at every grid cell.
     pub scores_on_grid: ScoreMap,
-    /// Probability that each class is in the image, the background's first.
+    /// Probability that each class is in the image, the background's first; calibrated where the model has a tag head.
     pub tag_probabilities: Vec<f32>,
     /// What a class must exceed at a cell, its peak being 1, where the network knows no background (CAM).
     pub background_threshold: Option<f32>,

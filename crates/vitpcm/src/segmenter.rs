@@ -16,7 +16,7 @@ use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, ScoreMap, Symmetry};
 use vitpcm_nets::{
     DeepLabModel, GridAlignment, Initialisation, Localisation, Mode, Model, ModelInfo, Normalisation,
-    PcmConfig, PcmNetwork, PcmOutput, Precision, Variant, WeightFile,
+    PcmConfig, PcmNetwork, PcmOutput, Precision, TagEvidence, Variant, WeightFile,
 };
 
 /// Over which turns and flips of an image the scores are averaged.
@@ -227,6 +227,17 @@ impl Segmenter {
         self.score_batch_until(images, &NEVER)
     }
 
+    /// What a tag head of the network is fitted on: the image as it is, at the first scale.
+    pub fn tag_evidence(&self, image: &RgbImage) -> Result<TagEvidence, SegmentError> {
+        let Network::Pcm(pcm) = &self.network else {
+            let problem = "the model learned from masks; only one that learned from tags has a tag head";
+            return Err(SegmentError::BadOptions(problem.to_owned()));
+        };
+        let plan = GridPlan::whole(pcm.cells_by_scale[0]);
+        let pixels = pcm.pixels(&[image], &plan, plan.tiles[0], Symmetry::ALL[0], &self.device)?;
+        Ok(vitpcm_nets::on_worker(|| pcm.network.tag_evidence(&pixels))?)
+    }
+
     fn score_batch_until(
         &self,
         images: &[&RgbImage],
@@ -331,6 +342,20 @@ impl PcmScorer {
         symmetry: Symmetry,
         device: &Device,
     ) -> Result<Vec<(ScoreMap, Vec<f32>)>, SegmentError> {
+        let pixels = self.pixels(images, plan, tile, symmetry, device)?;
+        let output = vitpcm_nets::on_worker(|| self.network.forward(&pixels, &mut Mode::Inference))?;
+        upright_scores(&output, symmetry, (tile.width, tile.height))
+    }
+
+    /// The same tile of every image, as the network takes it.
+    fn pixels(
+        &self,
+        images: &[&RgbImage],
+        plan: &GridPlan,
+        tile: Part,
+        symmetry: Symmetry,
+        device: &Device,
+    ) -> Result<Tensor, SegmentError> {
         let patch = self.info.network.backbone.patch();
         let to = (plan.grid.0 * patch, plan.grid.1 * patch);
         let part = Part {
@@ -347,9 +372,7 @@ impl PcmScorer {
         });
         let input = planes.collect::<Vec<_>>().concat();
         let (width, height) = symmetry.size((part.width, part.height));
-        let pixels = Tensor::from_vec(input, (images.len(), 3, height, width), device)?;
-        let output = vitpcm_nets::on_worker(|| self.network.forward(&pixels, &mut Mode::Inference))?;
-        upright_scores(&output, symmetry, (tile.width, tile.height))
+        Ok(Tensor::from_vec(input, (images.len(), 3, height, width), device)?)
     }
 }
 
