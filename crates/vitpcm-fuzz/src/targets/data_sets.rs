@@ -343,6 +343,9 @@ fn outcome_of(root: &Path, options: &OpenOptions) -> String {
     for problem in dataset.problems().iter().take(2) {
         said = format!("{said}, {problem:?}").replace(&*root.to_string_lossy(), "");
     }
+    for note in dataset.notes().iter().take(3) {
+        said = format!("{said}, {note}");
+    }
     for index in 0..dataset.images().len() {
         match dataset.truth(index).map(|truth| truth.read(dataset.classes(), &ImageLimits::default())) {
             Some(Err(error)) => said = format!("{said}, {error}"),
