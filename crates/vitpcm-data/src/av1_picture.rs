@@ -1,6 +1,6 @@
 //! One AV1 picture from its bytes (feature `avif`), by rav1d without its assembly. rav1d speaks dav1d's C interface, so that this is the
-//! one file of the crate with unsafe code. A panic inside it ends the program, because C functions cannot unwind:
-//! a reason for AVIF being a feature.
+//! one file of the crate with unsafe code. A panic inside rav1d ends the program, because C functions cannot unwind, and rav1d 1.1.0
+//! panics on some damaged pictures (`decode.rs`, `on_error`): AVIF is a feature, and off by default, for this reason.
 
 use heifer::heifer_hevc_dec::recon::Frame;
 use rav1d::include::dav1d::data::Dav1dData;

@@ -62,7 +62,7 @@ pub(super) const IMAGE: Target = Target {
     max_bytes: MEMORY,
 };
 
-/// Made by other encoders (reference/data/make_photos.py). AVIF is decoded with the feature `avif`, else refused.
+/// Made by other encoders (reference/data/make_photos.py). Of AVIF the container is read and its pixels are refused, as in the default build.
 pub(super) const PHOTO: Target = Target {
     name: "photo",
     what: "images: HEIC, AVIF, GIF",
