@@ -180,7 +180,7 @@ fn summed(
 ) -> anyhow::Result<Summary> {
     let mut places: Vec<&Place> = by_name.values().collect();
     places.sort_by_key(|place| place.reading_order());
-    report::read_at(paths, places.into_iter(), |review| _ = summary.add(&review))?;
+    report::read_at(paths, places, |review| _ = summary.add(&review))?;
     Ok(summary)
 }
 
