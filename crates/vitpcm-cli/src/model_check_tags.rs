@@ -12,10 +12,14 @@ use std::path::{Path, PathBuf};
 use vitpcm::{Segmenter, SegmenterOptions, embedded_model};
 
 #[derive(clap::Args)]
-#[command(after_help = "Example, to paste (the first line draws images to try it on):\n  \
+#[command(after_help = "Example, to paste (all but the last line make files to try it on):\n  \
     vitpcm demo --data-only scenes\n  \
-    vitpcm model random --backbone vit-nano16 --classes scenes/classes.txt --out random.safetensors\n  \
-    vitpcm model check-tags --model random.safetensors --data scenes\n\n\
+    mkdir -p few/disc other\n  \
+    cp scenes/images/scene-000[0-2].png few/disc\n  \
+    cp scenes/images/scene-000[3-5].png other\n  \
+    echo disc > c.txt\n  \
+    vitpcm model random --backbone vit-nano16 --classes c.txt --out m.safetensors\n  \
+    vitpcm model check-tags --model m.safetensors --data few --others other\n\n\
     With your own files:\n  \
     vitpcm model check-tags --data VOC2012 --split val --skip-difficult --others photographs")]
 pub(crate) struct Args {
