@@ -356,7 +356,8 @@ fn no_output_folder_costs_an_input() {
                     let output = stage.run(&arguments);
                     let code = output.status.code();
                     let stderr = String::from_utf8_lossy(&output.stderr);
-                    assert!(matches!(code, Some(0..=2)), "{arguments:?}: {code:?}\n{stderr}");
+                    // Results of earlier commands lie among the inputs by now: there may be nothing to do.
+                    assert!(matches!(code, Some(0..=3)), "{arguments:?}: {code:?}\n{stderr}");
                     check_unchanged(&before, &stage.inputs(), &format!("{arguments:?}"));
                 }
             }
