@@ -66,6 +66,7 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         start: Start::Resume,
         device: device.clone(),
         precision,
+        features: None,
         provenance: [("made by".to_string(), "vitpcm demo, on drawn scenes".to_string())].into(),
     };
     let (training, _) = train::run(&job, session)?;

@@ -60,6 +60,10 @@ pub(crate) struct Args {
     /// A second round: learn also from the masks that `segment` made of the training images with an earlier model
     #[arg(long, value_name = "DIR")]
     pseudo_masks: Option<PathBuf>,
+    /// Where the features of frozen blocks are kept, with `--set views.pool=N`; rounds over the same images may share it
+    /// [default: features in the run folder]
+    #[arg(long, value_name = "DIR")]
+    features: Option<PathBuf>,
     /// Images that go through the network at a time
     #[arg(long, value_name = "N", value_parser = number_bounds::batch)]
     batch: Option<usize>,
@@ -146,6 +150,7 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         start,
         device,
         precision,
+        features: args.features.clone(),
         provenance: provenance(args),
     };
     if job.start == Start::Fresh {

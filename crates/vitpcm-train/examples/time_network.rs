@@ -80,6 +80,7 @@ fn time_step(model: Model, num_images: usize, precision: Precision, device: &Dev
         )?,
         pseudo_masks: None,
         names: (0..num_images).map(|image| image.to_string()).collect(),
+        place: None,
     };
     let batches = [batch];
     let trained = Trained::LastBlocks(NUM_TRAINED_BLOCKS);

@@ -9,6 +9,7 @@ use vitpcm_nets::Normalisation;
 use vitpcm_ops::Uploader;
 
 use crate::error::Result;
+use crate::feature_cache::BatchPlace;
 
 /// A batch of tagged images as two views each. `S` pixels and `G` patches a side, `K + 1` classes.
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ pub struct TaggedBatch {
     pub pseudo_masks: Option<Tensor>,
     /// The images' names, for messages.
     pub names: Vec<String>,
+    /// Where its frozen features are kept; `None` where its views are drawn only once.
+    pub place: Option<BatchPlace>,
 }
 
 /// One image on its way into a batch.
@@ -94,6 +97,7 @@ impl TaggedBatch {
             )?,
             pseudo_masks: pseudo_masks.transpose()?,
             names: images.iter().map(|image| image.name.clone()).collect(),
+            place: None,
         })
     }
 
@@ -107,6 +111,7 @@ impl TaggedBatch {
             second_from_first: upload(&self.second_from_first)?,
             pseudo_masks: self.pseudo_masks.as_ref().map(upload).transpose()?,
             names: self.names,
+            place: self.place,
         })
     }
 

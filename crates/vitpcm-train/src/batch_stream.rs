@@ -1,6 +1,7 @@
 //! The batches of an epoch, put together and brought to the device on a thread of their own while the step before is
 //! computed.
 
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use candle_core::Device;
@@ -11,6 +12,7 @@ use vitpcm_ops::Uploader;
 
 use crate::batch::{TaggedBatch, TaggedViews};
 use crate::error::Result;
+use crate::feature_cache::BatchPlace;
 use crate::shares::Shares;
 
 /// This rank's images of one optimiser step.
@@ -33,6 +35,8 @@ pub(crate) struct BatchMaker {
     pub(crate) device: Device,
     /// Which images, and how many at a time.
     pub(crate) shares: Shares,
+    /// Which set of views, where its features are kept.
+    pub(crate) view_set: Option<u64>,
 }
 
 impl BatchMaker {
@@ -40,9 +44,10 @@ impl BatchMaker {
         &self,
         stream: &mut EpochStream,
         images: &[TaggedImage],
-        num_places: usize,
+        places: Range<usize>,
         uploader: &mut Uploader,
     ) -> Result<StepImages> {
+        let num_places = places.len();
         let mut step = StepImages { batches: Vec::new(), broken: Vec::new(), num_places };
         for batch in self.shares.own_batches(num_places) {
             let count = self.shares.batch_places(batch, num_places);
@@ -50,8 +55,12 @@ impl BatchMaker {
             step.broken.extend(broken);
             if !views.is_empty() {
                 let Self { maker, normalisation, num_classes, .. } = self;
-                let batch = TaggedBatch::new(&views, maker, normalisation, *num_classes, &Device::Cpu)?;
-                step.batches.push(batch.uploaded(uploader)?);
+                let mut made = TaggedBatch::new(&views, maker, normalisation, *num_classes, &Device::Cpu)?;
+                made.place = self.view_set.map(|view_set| BatchPlace {
+                    view_set,
+                    first: places.start + self.shares.batch_start(batch),
+                });
+                step.batches.push(made.uploaded(uploader)?);
             }
         }
         Ok(step)
@@ -72,9 +81,10 @@ pub(crate) fn steps_of_epoch(
         let mut num_left = loader.images().len() - start;
         let mut stream = loader.epoch_share(epoch, start, |place| maker.shares.is_own(place, num_left));
         while num_left > 0 {
-            let num_places = maker.shares.step_places(num_left);
-            num_left -= num_places;
-            if sender.send(maker.step(&mut stream, loader.images(), num_places, &mut uploader)).is_err() {
+            let first = loader.images().len() - num_left;
+            let places = first..first + maker.shares.step_places(num_left);
+            num_left -= places.len();
+            if sender.send(maker.step(&mut stream, loader.images(), places, &mut uploader)).is_err() {
                 return;
             }
         }

@@ -148,6 +148,24 @@ pub struct ViewsConfig {
     /// Changes of colour. The released code's brightness does nothing and nothing is clipped: `brightness_unit =
     /// "unscaled"` keeps that.
     pub colour: ColourChange,
+    /// How many sets of views are drawn: epochs beyond them repeat them, in the same order, so that what the frozen blocks make
+    /// of them is computed once and kept. 0 draws new views in every epoch and keeps nothing.
+    #[serde(default)]
+    pub pool: usize,
+    /// Frozen features are kept up to so many megabytes; batches that do not fit are computed anew.
+    #[serde(default = "kept_megabytes")]
+    pub kept_megabytes: u64,
+}
+
+fn kept_megabytes() -> u64 {
+    8192
+}
+
+impl ViewsConfig {
+    /// Which set of views an epoch sees, from 0.
+    pub fn view_set(&self, epoch: usize) -> u64 {
+        (if self.pool == 0 { epoch } else { epoch % self.pool }) as u64
+    }
 }
 
 /// What is minimised.
@@ -344,6 +362,8 @@ impl TrainConfig {
         bounds.normalisation(model.normalisation.as_ref());
         bounds.share("views.crop_probability", views.crop_probability);
         bounds.colour("views.colour", &views.colour);
+        bounds.within("views.pool", views.pool, 0..=1000);
+        bounds.within("views.kept_megabytes", views.kept_megabytes, 0..=1 << 24);
         bounds.within("losses.mce_weight", losses.mce_weight, 0.0..=MOST_WEIGHT);
         bounds.within("losses.et_weight", losses.et_weight, 0.0..=MOST_WEIGHT);
         bounds.within("losses.mask_weight", losses.mask_weight, 0.0..=MOST_WEIGHT);

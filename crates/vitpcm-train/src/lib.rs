@@ -27,6 +27,7 @@
 //!     start: Start::Fresh,
 //!     device: vitpcm::Device::Cpu,
 //!     precision: vitpcm::Precision::F32,
+//!     features: None,
 //!     provenance: Default::default(),
 //! };
 //! let (events, _) = std::sync::mpsc::sync_channel(64); // nobody listens
@@ -45,6 +46,7 @@ pub mod crop_batch;
 mod ema;
 mod error;
 mod events;
+pub mod feature_cache;
 mod file_record;
 mod fingerprint;
 #[cfg(all(feature = "mpi", feature = "cuda"))]

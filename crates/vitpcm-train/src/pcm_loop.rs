@@ -11,13 +11,16 @@
 use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
-use candle_core::Device;
-use vitpcm_data::{Loader, LoaderOptions};
-use vitpcm_nets::{Localisation, Model, ModelInfo, Parameters, Precision, PretrainedBackbone, Storage};
+use candle_core::{DType, Device};
+use vitpcm_data::{Loader, LoaderOptions, TaggedImage};
+use vitpcm_nets::{
+    BackboneConfig, Localisation, Model, ModelInfo, Parameters, Precision, PretrainedBackbone, Storage,
+};
 
 use crate::batch::TaggedBatch;
 use crate::batch_stream::{BatchMaker, StepImages, steps_of_epoch};
@@ -27,6 +30,7 @@ use crate::config::{LocalisationKind, TrainConfig};
 use crate::ema::Ema;
 use crate::error::{Result, TrainError};
 use crate::events::{Event, RunSummary};
+use crate::feature_cache::FeatureCache;
 use crate::fingerprint;
 use crate::metrics_csv::MetricsRow;
 use crate::optimiser::{Adam, AdamConfig};
@@ -59,6 +63,9 @@ pub struct TrainJob {
     pub device: Device,
     /// In what numbers; may change where a run is resumed.
     pub precision: Precision,
+    /// Where frozen features are kept, with `views.pool`; in the run folder if not given. Rounds over the same images may share
+    /// it.
+    pub features: Option<PathBuf>,
     /// What the model file will say about its origin, beside what the run itself knows.
     pub provenance: BTreeMap<String, String>,
 }
@@ -160,9 +167,11 @@ pub fn train(
     let network = info.network.clone();
     let patch = network.backbone.patch();
     let maker = config.view_maker(patch);
+    let features = feature_cache(job, &network.backbone, &training, &parameters)?.map(Arc::new);
     let new_phase = |epoch: usize, parameters: Parameters| -> Result<(PcmStep, Adam, Option<Ema>)> {
         let step =
-            PcmStep::new(&network, &config.losses, schedule.trained(epoch), job.precision, parameters)?;
+            PcmStep::new(&network, &config.losses, schedule.trained(epoch), job.precision, parameters)?
+                .with_features(features.clone());
         let adam = Adam::new(AdamConfig::of(schedule), step.variables().to_vec())?;
         let average = Ema::of_decay(schedule.ema_decay, step.variables())?;
         Ok((step, adam, average))
@@ -208,12 +217,13 @@ pub fn train(
     // The data.
     let (num_images, num_found) = (training.len(), job.data.training.len());
     let loader = Loader::new(training, maker, loader_options(job));
-    let batch_maker = BatchMaker {
+    let mut batch_maker = BatchMaker {
         maker,
         normalisation: info.normalisation,
         num_classes: network.num_classes,
         device: job.device.clone(),
         shares: shares.clone(),
+        view_set: None,
     };
     let validator = validator(job, &loader);
     let steps_per_epoch = num_images.div_ceil(schedule.effective_batch) as u64;
@@ -250,7 +260,9 @@ pub fn train(
         if progress.epochs_since_best >= schedule.patience {
             return outcome(Ending::OutOfPatience, &progress);
         }
-        let steps = steps_of_epoch(&loader, &batch_maker, progress.epoch as u64, progress.images_taken);
+        let view_set = config.views.view_set(progress.epoch);
+        batch_maker.view_set = features.is_some().then_some(view_set);
+        let steps = steps_of_epoch(&loader, &batch_maker, view_set, progress.images_taken);
         let mut step_start = Instant::now();
         // Steps, until the epoch's images are used up.
         for images in steps {
@@ -439,6 +451,41 @@ fn loader_options(job: &TrainJob) -> LoaderOptions {
         limits: job.data.limits.clone(),
         pseudo_masks: job.data.pseudo_masks(),
     }
+}
+
+/// The cache of frozen features, where views are seen again and some blocks stay frozen. Its key stands for all that features
+/// depend on: frozen weights, pixels and their views, and which images go together.
+fn feature_cache(
+    job: &TrainJob,
+    backbone: &BackboneConfig,
+    training: &[TaggedImage],
+    parameters: &Parameters,
+) -> Result<Option<FeatureCache>> {
+    let TrainConfig { seed, model, views, schedule, .. } = &job.config;
+    let trained = schedule.trained(usize::MAX);
+    let num_blocks = match (backbone, trained.num_frozen_blocks(backbone.depth())) {
+        (BackboneConfig::Vit(_), Some(num_blocks)) if views.pool > 0 => num_blocks,
+        _ => return Ok(None),
+    };
+    let mut key = format!(
+        "{seed} {} {num_blocks} {:?} {views:?} {} {} {:?}",
+        model.grid, model.normalisation, schedule.batch, schedule.effective_batch, job.precision
+    )
+    .into_bytes();
+    for image in training {
+        let about = std::fs::metadata(&image.path).ok();
+        let state = about.map(|about| (about.len(), about.modified().ok()));
+        key.extend(format!("{} {state:?}\n", image.name).bytes());
+    }
+    let frozen = parameters.iter().filter(|(name, _)| !trained.includes(name, backbone));
+    for (_, tensor) in frozen {
+        let values = tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?;
+        let sum = crc32fast::hash(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
+        key.extend(sum.to_le_bytes());
+    }
+    let folder = job.features.clone().unwrap_or_else(|| job.out.join("features"));
+    let max_bytes = views.kept_megabytes << 20;
+    Ok(Some(FeatureCache::open(&folder, fingerprint::of_bytes(key.into_iter()), num_blocks, max_bytes)))
 }
 
 /// The validation images, evenly chosen where there are more than asked for.

@@ -2,15 +2,18 @@
 //! losses, and the gradients of one or several batches. It takes a type without masks; the optimiser is left to the
 //! loop.
 
+use std::sync::Arc;
+
 use candle_core::{Tensor, Var};
 use vitpcm_nets::{
-    Dropout, Localisation, Mode, ParameterGradients, Parameters, PcmConfig, PcmNetwork, PcmOutput, Precision,
-    Tokens,
+    Dropout, Grid, Localisation, Mode, ParameterGradients, Parameters, PcmConfig, PcmNetwork, PcmOutput,
+    Precision, Tokens,
 };
 
 use crate::batch::TaggedBatch;
 use crate::config::{EtTarget, LossConfig};
 use crate::error::Result;
+use crate::feature_cache::FeatureCache;
 use crate::losses;
 use crate::schedule::Trained;
 
@@ -27,6 +30,7 @@ pub struct PcmStep {
     constant_network: PcmNetwork,
     classifier_weight: Tensor,
     variables: Vec<(String, Var)>,
+    features: Option<Arc<FeatureCache>>,
 }
 
 /// The losses of a step, each without its weight, and their weighted sum.
@@ -92,7 +96,13 @@ impl PcmStep {
             trained,
             parameters,
             variables,
+            features: None,
         })
+    }
+
+    /// The same step, which takes frozen features from a cache for batches that have a place there.
+    pub fn with_features(self, features: Option<Arc<FeatureCache>>) -> Self {
+        Self { features, ..self }
     }
 
     /// The parameters that are trained, in the order of their names.
@@ -153,10 +163,14 @@ impl PcmStep {
 
     /// Both views go through the network as one batch: `[B + ⌈B/4⌉, 3, S, S]`.
     fn pictures(&self, batch: &TaggedBatch) -> Result<Tensor> {
-        Ok(match self.losses.et_target {
-            EtTarget::None if batch.pseudo_masks.is_none() => batch.first_views.clone(),
-            _ => Tensor::cat(&[&batch.first_views, &batch.merged_views], 0)?,
+        Ok(match self.sees_both_views(batch) {
+            false => batch.first_views.clone(),
+            true => Tensor::cat(&[&batch.first_views, &batch.merged_views], 0)?,
         })
+    }
+
+    fn sees_both_views(&self, batch: &TaggedBatch) -> bool {
+        self.losses.et_target != EtTarget::None || batch.pseudo_masks.is_some()
     }
 
     /// `of_blocks` gets the gradients of the transformer's blocks when the losses go backward.
@@ -166,10 +180,9 @@ impl PcmStep {
         dropout: &mut Dropout,
         of_blocks: &ParameterGradients,
     ) -> Result<LossTensors> {
-        let pixels = self.pictures(batch)?;
         let tokens = match self.trained.num_frozen_blocks(self.config.backbone.depth()) {
-            Some(num_blocks) => self.constant_network.run_frozen_blocks(&pixels, num_blocks)?,
-            None => self.network.backbone().embed(&pixels)?,
+            Some(num_blocks) => self.frozen_tokens(batch, num_blocks)?,
+            None => self.network.backbone().embed(&self.pictures(batch)?)?,
         };
         let rates = dropout.rates;
         let output = self.network.continue_from(&tokens, &mut Mode::Training(dropout, of_blocks))?;
@@ -188,6 +201,29 @@ impl PcmStep {
             let output = self.constant_network.continue_from(&tokens, &mut Mode::Inference)?;
             Ok(output.scores_on_grid)
         })
+    }
+
+    /// The pictures behind the frozen blocks: what is kept of them, through those that follow.
+    fn frozen_tokens(&self, batch: &TaggedBatch, num_blocks: usize) -> Result<Tokens> {
+        let network = &self.constant_network;
+        let (Some(cache), Some(place)) = (&self.features, batch.place) else {
+            return Ok(network.run_frozen_blocks(&self.pictures(batch)?, num_blocks)?);
+        };
+        let device = batch.first_views.device();
+        // Both views, whether this round needs them or not: another one may.
+        let values = cache.features(batch, place, device, || {
+            let pixels = Tensor::cat(&[&batch.first_views, &batch.merged_views], 0)?;
+            Ok(network.run_frozen_blocks(&pixels, cache.num_blocks())?.values)
+        })?;
+        let values = match self.sees_both_views(batch) {
+            true => values,
+            false => values.narrow(0, 0, batch.len())?.contiguous()?,
+        };
+        let side = batch.first_views.dim(2)? / self.config.backbone.patch();
+        let grid = Grid { rows: side, columns: side };
+        let tokens = Tokens { values, grid, num_blocks_run: cache.num_blocks() };
+        let tokens = network.backbone().run_blocks_to(num_blocks, &tokens, &mut Mode::Inference)?;
+        Ok(Tokens { values: tokens.values.detach(), ..tokens })
     }
 
     /// `target_maps` gives the maps of first views, and of merged ones where these teach, without dropout and without

@@ -45,6 +45,8 @@ impl TrainConfig {
                 crop_starts: CropStarts::Clamped,
                 alignment: Alignment::AlignCorners,
                 colour: ColourChange { brightness_unit: Brightness::Unscaled, ..ColourChange::default() },
+                pool: 0,
+                kept_megabytes: 8192,
             },
             losses: LossConfig {
                 mce_weight: 1.0,

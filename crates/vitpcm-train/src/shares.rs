@@ -72,6 +72,11 @@ impl Shares {
         count * self.rank / self.size..count * (self.rank + 1) / self.size
     }
 
+    /// Where a batch begins, counted from its step's first place.
+    pub(crate) fn batch_start(&self, batch: usize) -> usize {
+        batch * self.batch
+    }
+
     /// How many places a batch of such a step has.
     pub(crate) fn batch_places(&self, batch: usize, num_places: usize) -> usize {
         self.batch.min(num_places - batch * self.batch)

@@ -88,6 +88,7 @@ fn batch() -> TaggedBatch {
         second_from_first: Tensor::zeros((3, 1, 9), candle_core::DType::F32, &Device::Cpu).unwrap(),
         pseudo_masks: None,
         names: vec![String::new(); TAGS.len()],
+        place: None,
     }
 }
 

@@ -49,6 +49,7 @@ fn curve(data: &Path, out: &Path, epochs: usize, device: &Device, precision: Pre
         start: if has_run(out) { Start::Resume } else { Start::Fresh },
         device: device.clone(),
         precision,
+        features: None,
         provenance: Default::default(),
     };
     let (sender, receiver) = sync_channel(10_000);

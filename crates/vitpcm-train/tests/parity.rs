@@ -104,6 +104,7 @@ fn batch() -> TaggedBatch {
         second_from_first: Tensor::from_vec(matrices.concat(), (6, 9, 36), &Device::Cpu).unwrap(),
         pseudo_masks: None,
         names: (0..6).map(|i| format!("image {i}")).collect(),
+        place: None,
     }
 }
 
@@ -192,6 +193,7 @@ fn part_of(batch: &TaggedBatch, start: usize, count: usize) -> TaggedBatch {
         second_from_first: batch.second_from_first.narrow(0, start, count).unwrap(),
         pseudo_masks: None,
         names: batch.names[start..start + count].to_vec(),
+        place: None,
     }
 }
 

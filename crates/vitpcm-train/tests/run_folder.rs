@@ -43,6 +43,7 @@ fn job(data: &Path, out: &Path, config: TrainConfig, start: Start) -> TrainJob {
         start,
         device: vitpcm::Device::Cpu,
         precision: vitpcm::Precision::F32,
+        features: None,
         provenance: Default::default(),
     }
 }
