@@ -57,7 +57,7 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
 
     messages.note("2/4 training a small network from the tags alone");
     let config = TrainConfig { seed: session.seed, ..TrainConfig::demo() };
-    let (device, precision) = session.open_device()?;
+    let (device, precision) = session.open_device_to_train()?;
     let job = TrainJob {
         config,
         data: TrainData::of(&dataset, ImageLimits::default()),

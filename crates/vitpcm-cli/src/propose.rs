@@ -26,7 +26,7 @@ use vitpcm_heads::{
 };
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{IGNORE, LabelMap, ScoreMap, mask_files, read_label_png_within, write_label_png};
-use vitpcm_nets::{BackboneConfig, PretrainedBackbone, Vit};
+use vitpcm_nets::{BackboneConfig, Precision, PretrainedBackbone, Vit};
 
 /// Images in a batch of the network.
 const BATCH: usize = 16;
@@ -340,12 +340,14 @@ fn frozen_features(
     limits: &ImageLimits,
     session: &Session,
 ) -> anyhow::Result<(usize, Vec<(Source, PatchFeatures)>)> {
-    let (device, _) = session.open_device()?;
+    let (device, precision) = session.open_device()?;
+    // On a GPU the features are f32's: bf16 would cost them digits that heads are fitted on.
+    let precision = if device.is_cpu() { precision } else { Precision::F32 };
     let backbone = PretrainedBackbone::of_model(&embedded_model(&device)?)?;
     let BackboneConfig::Vit(config) = backbone.config else {
         return Err(anyhow!("the embedded model has no ViT"));
     };
-    let vit = Vit::new(&config, &backbone.parameters)?;
+    let vit = Vit::new(&config, &backbone.parameters)?.with_precision(precision).for_inference()?;
     let extractor = FeatureExtractor::new(vit, backbone.normalisation, device, BATCH);
     let bar = session.messages.progress_bar(images.len(), "frozen features");
     let fetch = |index: usize| {

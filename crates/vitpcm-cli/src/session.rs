@@ -7,7 +7,7 @@ use crate::outcome::usage;
 use crate::output::Messages;
 use anyhow::anyhow;
 use std::path::{Path, PathBuf};
-use vitpcm::{Device, DeviceName, Precision, suitable_precision};
+use vitpcm::{Device, DeviceName, Precision, suitable_precision, suitable_training_precision};
 use vitpcm_train::Ranks;
 
 /// Options of every command, as typed.
@@ -16,7 +16,7 @@ pub(crate) struct Common {
     /// Where to compute: cpu, cuda, cuda:N or metal [default: the best that this build and machine have]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Common options")]
     device: Option<DeviceName>,
-    /// Compute precision: f32, or bf16 on NVIDIA GPUs [default: bf16 there, f32 elsewhere]
+    /// Compute precision: f32, bf16 or int8 [default: bf16 on NVIDIA GPUs, int8 for inference on CPUs with VNNI, else f32]
     #[arg(long, global = true, value_name = "NAME", value_parser = precision, help_heading = "Common options")]
     precision: Option<Precision>,
     /// Number of threads [default: all cores]
@@ -112,6 +112,15 @@ impl<'a> Session<'a> {
 
     /// Opens the device for a command that computes with a network.
     pub(crate) fn open_device(&self) -> anyhow::Result<(Device, Precision)> {
+        self.open_device_for(suitable_precision)
+    }
+
+    /// Opens the device for a command that trains a network.
+    pub(crate) fn open_device_to_train(&self) -> anyhow::Result<(Device, Precision)> {
+        self.open_device_for(suitable_training_precision)
+    }
+
+    fn open_device_for(&self, suitable: fn(&Device) -> Precision) -> anyhow::Result<(Device, Precision)> {
         // One GPU a rank, where the launcher has not hidden all others from it.
         let own = match self.device {
             DeviceName::Best | DeviceName::Cuda(0) => Some(DeviceName::Cuda(self.ranks.local_rank()).open()),
@@ -129,9 +138,12 @@ impl<'a> Session<'a> {
             }
             _ => self.device.open().map_err(usage)?,
         };
-        let precision = self.precision.unwrap_or_else(|| suitable_precision(&device));
+        let precision = self.precision.unwrap_or_else(|| suitable(&device));
         if precision == Precision::Bf16 && !device.is_cuda() {
             return Err(usage(anyhow!("--precision bf16 needs an NVIDIA GPU (--device cuda)")));
+        }
+        if precision == Precision::Int8 && !device.is_cpu() {
+            return Err(usage(anyhow!("--precision int8 is for the CPU (--device cpu)")));
         }
         Ok((device, precision))
     }
@@ -141,6 +153,7 @@ fn precision(name: &str) -> Result<Precision, String> {
     match name {
         "f32" => Ok(Precision::F32),
         "bf16" => Ok(Precision::Bf16),
-        _ => Err("expected f32 or bf16".to_owned()),
+        "int8" => Ok(Precision::Int8),
+        _ => Err("expected f32, bf16 or int8".to_owned()),
     }
 }

@@ -141,7 +141,7 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         data = with_pseudo_masks(data, folder, session)?;
     }
     check_localisation(args, &config)?;
-    let (device, precision) = session.open_device()?;
+    let (device, precision) = session.open_device_to_train()?;
     let job = TrainJob {
         data,
         config,

@@ -144,7 +144,7 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     if config.crops.unsure_below > 0.0 {
         check_scores(&args.masks, &training, &session.messages).map_err(usage)?;
     }
-    let (device, precision) = session.open_device()?;
+    let (device, precision) = session.open_device_to_train()?;
     let teacher = teacher(&config.teacher.model, precision, &device)?;
     let job = VerifyJob {
         config,

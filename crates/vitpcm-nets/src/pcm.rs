@@ -221,6 +221,12 @@ impl PcmNetwork {
         Self { backbone: self.backbone.with_precision(precision), precision, ..self }
     }
 
+    /// The same network for passes between which nothing changes, in the precision that it has now.
+    pub fn for_inference(self) -> Result<Self> {
+        let depth = self.config.backbone.depth();
+        self.with_frozen_blocks(depth)
+    }
+
     /// The same network for passes between which the backbone's first blocks do not change: what can be computed of them
     /// beforehand is, in the precision that the network has now. They leave no graph.
     pub fn with_frozen_blocks(self, num_blocks: usize) -> Result<Self> {

@@ -6,7 +6,7 @@
 
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
-use vitpcm_ops::{self as ops, Affine, BlockOptions, BlockWeights, Products};
+use vitpcm_ops::{self as ops, Affine, BlockOptions, BlockWeights, PackedBlock, PackedNumbers, Products};
 
 use crate::dropout::{DropoutSite, Mode};
 use crate::error::{NetsError, Result};
@@ -24,12 +24,15 @@ pub enum Precision {
     F32,
     /// Activations rounded to bf16 (8 bits of fraction), on NVIDIA GPUs.
     Bf16,
+    /// Weights and activations of linear layers rounded to 8-bit integers, on CPUs. For inference: only blocks that are
+    /// [frozen](Vit::for_inference) are computed so; all others, and convolutional networks, in f32.
+    Int8,
 }
 
 impl Precision {
     pub(crate) fn dtype(self) -> DType {
         match self {
-            Self::F32 => DType::F32,
+            Self::F32 | Self::Int8 => DType::F32,
             Self::Bf16 => DType::BF16,
         }
     }
@@ -37,8 +40,16 @@ impl Precision {
     /// Of the HV-BiLSTM, whose roundings add up from cell to cell.
     pub(crate) fn products(self) -> Products {
         match self {
-            Self::F32 => Products::Exact,
+            Self::F32 | Self::Int8 => Products::Exact,
             Self::Bf16 => Products::Tf32,
+        }
+    }
+
+    /// Of frozen blocks on the CPU.
+    fn packed_numbers(self) -> PackedNumbers {
+        match self {
+            Self::F32 | Self::Bf16 => PackedNumbers::F32,
+            Self::Int8 => PackedNumbers::Int8,
         }
     }
 }
@@ -102,11 +113,17 @@ impl Vit {
         Self { precision, ..self }
     }
 
-    /// The same transformer for passes between which its first blocks do not change: their weights are rounded for the
-    /// products once, not in every pass. They leave no graph.
+    /// The same transformer for passes between which nothing changes, in the precision that it has now.
+    pub fn for_inference(self) -> Result<Self> {
+        let depth = self.config.depth;
+        self.with_frozen_blocks(depth)
+    }
+
+    /// The same transformer for passes between which its first blocks do not change: their weights are rounded and packed
+    /// for the products once, not in every pass. They leave no graph and know no dropout.
     pub(crate) fn with_frozen_blocks(mut self, num_blocks: usize) -> Result<Self> {
         for block in self.blocks.iter_mut().take(num_blocks) {
-            block.weights = block.weights.for_products(self.precision.dtype())?;
+            block.freeze(self.precision)?;
         }
         Ok(self)
     }
@@ -168,13 +185,22 @@ impl Vit {
                 self.blocks.len()
             ),
         })?;
+        let packed: Vec<&PackedBlock> = remaining.iter().map_while(Block::packed).collect();
+        let mut values = tokens.values.clone();
+        if !packed.is_empty() {
+            values = ops::packed_blocks(&values, &packed)?;
+        }
+        // Frozen blocks are the first ones: behind the first that is not packed, none is.
         let blocks: Vec<_> = remaining
             .iter()
-            .map(|block| {
-                (&block.weights, block.options(tokens.values.elem_count(), self.precision.dtype(), mode))
+            .filter_map(|block| match &block.form {
+                Form::Packed(_) => None,
+                Form::Weights(weights) => {
+                    Some((weights, block.options(values.elem_count(), self.precision.dtype(), mode)))
+                }
             })
             .collect();
-        let values = ops::transformer_blocks(&tokens.values, &blocks, mode.gradients())?;
+        let values = ops::transformer_blocks(&values, &blocks, mode.gradients())?;
         Ok(Tokens { values, grid: tokens.grid, num_blocks_run: end })
     }
 
@@ -275,7 +301,15 @@ impl ClassificationHead {
 #[derive(Debug, Clone)]
 struct Block {
     heads: usize,
-    weights: BlockWeights,
+    form: Form,
+}
+
+#[derive(Debug, Clone)]
+enum Form {
+    /// As they are trained, or as a GPU takes them.
+    Weights(BlockWeights),
+    /// For inference on the CPU.
+    Packed(PackedBlock),
 }
 
 impl Block {
@@ -296,7 +330,24 @@ impl Block {
             fc2: affine("mlp.fc2")?,
             scale2: scale("ls2.gamma")?,
         };
-        Ok(Self { heads: config.heads, weights })
+        Ok(Self { heads: config.heads, form: Form::Weights(weights) })
+    }
+
+    fn freeze(&mut self, precision: Precision) -> Result<()> {
+        let Form::Weights(weights) = &self.form else { return Ok(()) };
+        let packed = PackedBlock::new(weights, self.heads, LAYER_NORM_EPS, precision.packed_numbers())?;
+        self.form = match packed {
+            Some(packed) => Form::Packed(packed),
+            None => Form::Weights(weights.for_products(precision.dtype())?),
+        };
+        Ok(())
+    }
+
+    fn packed(&self) -> Option<&PackedBlock> {
+        match &self.form {
+            Form::Packed(packed) => Some(packed),
+            Form::Weights(_) => None,
+        }
     }
 
     /// For tokens of so many numbers, and products in `dtype`.
@@ -310,16 +361,13 @@ impl Block {
     fn class_attention(&self, x: &Tensor) -> Result<Tensor> {
         let (batch, num_tokens, width) = x.dims3()?;
         let head_width = width / self.heads;
-        let BlockWeights { norm1, qkv, .. } = &self.weights;
-        let normed = ops::layer_norm(&x.contiguous()?, &norm1.weight, &norm1.bias, LAYER_NORM_EPS)?;
-        // Rows of the packed layer: queries, then keys, then values.
-        let part = |index: usize, x: &Tensor| {
-            let weight = qkv.weight.narrow(0, index * width, width)?.contiguous()?;
-            let bias = qkv.bias.narrow(0, index * width, width)?.contiguous()?;
-            linear(&Affine { weight, bias }, x)
+        let qkv = match &self.form {
+            Form::Packed(packed) => packed.queries_keys_values(x)?,
+            Form::Weights(BlockWeights { norm1, qkv, .. }) => linear(qkv, &normalise(norm1, x)?)?,
         };
-        let query = part(0, &normed.narrow(1, 0, 1)?.contiguous()?)?; // [B, 1, D]
-        let keys = part(1, &normed)?; // [B, N, D]
+        // The packed layer's features: queries, then keys, then values.
+        let query = qkv.narrow(1, 0, 1)?.narrow(2, 0, width)?.contiguous()?; // [B, 1, D]
+        let keys = qkv.narrow(2, width, width)?.contiguous()?; // [B, N, D]
         let query = query.reshape((batch, 1, self.heads, head_width))?.transpose(1, 2)?.contiguous()?;
         let keys = keys.reshape((batch, num_tokens, self.heads, head_width))?.permute((0, 2, 3, 1))?;
         let logits = (query.matmul(&keys.contiguous()?)? * (head_width as f64).powf(-0.5))?;

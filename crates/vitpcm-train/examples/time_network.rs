@@ -30,7 +30,11 @@ fn main() -> Result<(), Error> {
         );
     };
     let device = device.parse::<DeviceName>()?.open()?;
-    let precision = if precision == "bf16" { Precision::Bf16 } else { Precision::F32 };
+    let precision = match precision {
+        "bf16" => Precision::Bf16,
+        "int8" => Precision::Int8,
+        _ => Precision::F32,
+    };
     let model = Model::load(model, &device)?;
     match task {
         "forward" => time_forward(&model, number.parse()?, precision, &device),
@@ -40,7 +44,7 @@ fn main() -> Result<(), Error> {
 
 /// The network on one image.
 fn time_forward(model: &Model, side: usize, precision: Precision, device: &Device) -> Result<(), Error> {
-    let network = model.network()?.with_precision(precision);
+    let network = model.network()?.with_precision(precision).for_inference()?;
     let pixels = pattern(&[1, 3, side, side], device)?;
     // As `Segmenter` runs it.
     let run = || vitpcm_nets::on_worker(|| network.forward(&pixels, &mut Mode::Inference));

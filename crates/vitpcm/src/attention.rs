@@ -69,7 +69,8 @@ impl AttentionMapper {
             let problem = format!("size {size}: a grid of {cells} patches a side, expected 1 to 256");
             return Err(SegmentError::BadOptions(problem));
         }
-        Ok(Self { vit: vit.with_precision(precision), normalisation, device: device.clone(), cells })
+        let vit = vit.with_precision(precision).for_inference()?;
+        Ok(Self { vit, normalisation, device: device.clone(), cells })
     }
 
     /// Number of heads: as many maps an image.

@@ -48,8 +48,17 @@ impl DeviceName {
     }
 }
 
-/// The numbers that suit a device: bf16 on NVIDIA GPUs, which compute it many times faster than f32; f32 elsewhere.
+/// The numbers that suit inference on a device: bf16 on NVIDIA GPUs, which compute it many times faster than f32; 8-bit
+/// integers on CPUs with instructions for them (VNNI); f32 elsewhere.
 pub fn suitable_precision(device: &Device) -> Precision {
+    match device {
+        Device::Cpu if vitpcm_nets::has_fast_int8() => Precision::Int8,
+        _ => suitable_training_precision(device),
+    }
+}
+
+/// The numbers that suit training on a device: as [`suitable_precision`], but f32 on CPUs.
+pub fn suitable_training_precision(device: &Device) -> Precision {
     if device.is_cuda() { Precision::Bf16 } else { Precision::F32 }
 }
 

@@ -38,7 +38,7 @@ mod unsure_background;
 pub use attention::{AttentionMapper, AttentionMaps};
 pub use candle_core::Device;
 pub use dense_crf::{Normalization as CrfNormalization, Params as CrfParams};
-pub use device::{DeviceName, suitable_precision};
+pub use device::{DeviceName, suitable_precision, suitable_training_precision};
 pub use embedded::{EMBEDDED_BACKBONE, EMBEDDED_NAME, embedded_model};
 pub use error::SegmentError;
 pub use refinement::{CrfPreset, Refinement, refined_label_map, refined_scores};

@@ -156,7 +156,7 @@ impl Segmenter {
                 format!("tiles of {side} pixels: expected at least {least}, a pixel for each patch");
             return Err(SegmentError::BadOptions(problem));
         }
-        let network = model.network()?.with_precision(options.precision);
+        let network = model.network()?.with_precision(options.precision).for_inference()?;
         let alignment = match info.alignment {
             GridAlignment::HalfPixel => Alignment::HalfPixel,
             GridAlignment::AlignCorners => Alignment::AlignCorners,

@@ -29,6 +29,11 @@ pub(crate) fn forward(path: SimdPath, norm: LayerNorm, x: &[f32], output: &mut [
     chunks.for_each(|(x, output)| path.run(Forward { norm, x, output }));
 }
 
+/// As [`forward`], on this thread alone.
+pub(crate) fn forward_here(path: SimdPath, norm: LayerNorm, x: &[f32], output: &mut [f32]) {
+    path.run(Forward { norm, x, output });
+}
+
 /// Where the gradients go.
 pub(crate) struct Gradients<'a> {
     pub(crate) x: &'a mut [f32],

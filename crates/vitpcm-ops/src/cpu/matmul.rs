@@ -157,7 +157,7 @@ impl Kernel for PackPanel<'_> {
 pub(crate) enum Finish<'a> {
     /// Nothing.
     Keep,
-    /// A bias per column is added.
+    /// A bias per column is added, to what the target holds now.
     Bias(&'a [f32]),
     /// A bias per column, where there is one, then GELU.
     Gelu(Option<&'a [f32]>),
@@ -176,6 +176,24 @@ pub(crate) fn matmul(path: SimdPath, a: Matrix, b: &PackedPanels, c: &mut [f32],
         let (rows, panels) = blocks.block(index);
         path.run(Block { a, b, target, rows, panels, onto, finish });
     });
+}
+
+/// As [`matmul`], on this thread alone.
+pub(crate) fn matmul_here(
+    path: SimdPath,
+    a: Matrix,
+    b: &PackedPanels,
+    c: &mut [f32],
+    onto: Onto,
+    finish: Finish,
+) {
+    assert_eq!(a.columns, b.depth, "the factors' inner dimensions differ");
+    assert_eq!(c.len(), a.rows * b.columns, "the target has the wrong size");
+    if c.is_empty() {
+        return;
+    }
+    let (rows, panels) = (0..a.rows, 0..b.columns.div_ceil(b.width));
+    path.run(Block { a, b, target: SharedTarget::new(c), rows, panels, onto, finish });
 }
 
 /// The target cut into blocks of whole register tiles, enough of them to keep all threads busy to the end.

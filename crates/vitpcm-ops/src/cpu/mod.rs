@@ -3,12 +3,14 @@
 
 pub(crate) mod attention;
 pub(crate) mod attention_backward;
+pub(crate) mod block;
 pub(crate) mod conv;
 pub(crate) mod cross_entropy;
 pub(crate) mod depthwise;
 pub(crate) mod dropout;
 mod elementary;
 pub(crate) mod gelu;
+pub(crate) mod int8;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
 pub(crate) mod lstm;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 /// One cache line, and the widest vector.
 #[repr(C, align(64))]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Line([f32; 16]);
 
 /// Memory kept between calls, over all buffers; what comes back beyond it is freed.
@@ -15,6 +15,7 @@ const POOL_LINES: usize = (128 << 20) / size_of::<Line>();
 static POOL: Mutex<Vec<Vec<Line>>> = Mutex::new(Vec::new());
 
 /// A buffer of floats with arbitrary contents, aligned to 64 bytes.
+#[derive(Debug)]
 pub(crate) struct Scratch {
     lines: Vec<Line>,
     len: usize,
@@ -33,6 +34,23 @@ impl Scratch {
             }
         };
         Self { lines, len }
+    }
+
+    /// Zeros in memory of their own and no longer than needed: for what is kept.
+    pub(crate) fn zeroed(len: usize) -> Self {
+        Self { lines: vec![Line([0.0; 16]); len.div_ceil(16)], len }
+    }
+
+    /// The same memory as bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: floats are four bytes each, of any value.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len * size_of::<f32>()) }
+    }
+
+    /// The same memory as bytes.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `bytes`; and any four bytes are a float.
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), self.len * size_of::<f32>()) }
     }
 }
 

@@ -27,6 +27,16 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// `target` must be writable for `LANES` floats.
     unsafe fn store_at(self, target: *mut f32, value: Self::V);
+    /// Integers, as floats.
+    ///
+    /// # Safety
+    /// `source` must be readable for `LANES` integers.
+    unsafe fn load_integers_at(self, source: *const i32) -> Self::V;
+    /// The nearest whole numbers, of values of 0 to 255; the even one of two.
+    ///
+    /// # Safety
+    /// `target` must be writable for `LANES` bytes.
+    unsafe fn store_bytes_at(self, target: *mut u8, value: Self::V);
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;

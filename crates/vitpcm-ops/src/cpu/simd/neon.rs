@@ -35,6 +35,18 @@ impl Simd for Neon {
         unsafe { vst1q_f32(target, value) }
     }
     #[inline(always)]
+    unsafe fn load_integers_at(self, source: *const i32) -> Self::V {
+        unsafe { vcvtq_f32_s32(vld1q_s32(source)) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes_at(self, target: *mut u8, value: Self::V) {
+        unsafe {
+            let words = vqmovn_u32(vcvtnq_u32_f32(value));
+            let bytes = vqmovn_u16(vcombine_u16(words, words));
+            target.cast::<u32>().write_unaligned(vget_lane_u32::<0>(vreinterpret_u32_u8(bytes)));
+        }
+    }
+    #[inline(always)]
     fn add(self, a: Self::V, b: Self::V) -> Self::V {
         unsafe { vaddq_f32(a, b) }
     }

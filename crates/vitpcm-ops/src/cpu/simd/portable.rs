@@ -31,6 +31,16 @@ impl Simd for Portable {
         unsafe { target.cast::<[f32; 4]>().write(value) }
     }
     #[inline(always)]
+    unsafe fn load_integers_at(self, source: *const i32) -> Self::V {
+        // SAFETY: the caller vouches for four integers.
+        unsafe { source.cast::<[i32; 4]>().read() }.map(|integer| integer as f32)
+    }
+    #[inline(always)]
+    unsafe fn store_bytes_at(self, target: *mut u8, value: Self::V) {
+        // SAFETY: the caller vouches for four bytes.
+        unsafe { target.cast::<[u8; 4]>().write(self.round(value).map(|value| value as u8)) }
+    }
+    #[inline(always)]
     fn add(self, a: Self::V, b: Self::V) -> Self::V {
         each(a, b, |a, b| a + b)
     }

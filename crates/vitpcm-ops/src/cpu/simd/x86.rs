@@ -63,6 +63,19 @@ impl Simd for Avx2 {
         unsafe { _mm256_storeu_ps(target, value) }
     }
     #[inline(always)]
+    unsafe fn load_integers_at(self, source: *const i32) -> Self::V {
+        unsafe { _mm256_cvtepi32_ps(_mm256_loadu_si256(source.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes_at(self, target: *mut u8, value: Self::V) {
+        unsafe {
+            let integers = _mm256_cvtps_epi32(value);
+            let (low, high) = (_mm256_castsi256_si128(integers), _mm256_extracti128_si256::<1>(integers));
+            let words = _mm_packs_epi32(low, high);
+            _mm_storel_epi64(target.cast(), _mm_packus_epi16(words, words));
+        }
+    }
+    #[inline(always)]
     fn add(self, a: Self::V, b: Self::V) -> Self::V {
         unsafe { _mm256_add_ps(a, b) }
     }
@@ -150,6 +163,14 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn store_at(self, target: *mut f32, value: Self::V) {
         unsafe { _mm512_storeu_ps(target, value) }
+    }
+    #[inline(always)]
+    unsafe fn load_integers_at(self, source: *const i32) -> Self::V {
+        unsafe { _mm512_cvtepi32_ps(_mm512_loadu_si512(source.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes_at(self, target: *mut u8, value: Self::V) {
+        unsafe { _mm_storeu_si128(target.cast(), _mm512_cvtusepi32_epi8(_mm512_cvtps_epi32(value))) }
     }
     #[inline(always)]
     fn add(self, a: Self::V, b: Self::V) -> Self::V {
