@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The unsafe code of docs/unsafe.md under four tools: addresses (AddressSanitizer), threads that keep apart (ThreadSanitizer), rules
+# The unsafe code of docs/lab/unsafe.md under four tools: addresses (AddressSanitizer), threads that keep apart (ThreadSanitizer), rules
 # of the language (Miri), memory that was never written (valgrind).
 #
 #     scripts/check_unsafe.sh [address] [thread] [miri] [valgrind]     all of them where none is named

@@ -1,5 +1,5 @@
 #!/bin/bash
-# From the VOC 2012 devkit and backbone weights to the table of docs/results.md: a first round from tags, its masks of the
+# From the VOC 2012 devkit and backbone weights to the table of docs/lab/results.md: a first round from tags, its masks of the
 # training images, a second round on them; a plain network that finds all of people, its masks joined to the second round's, a
 # third round on these; masks of val, scores.
 #

@@ -29,7 +29,7 @@ ROOT = HERE.parents[1]
 RELEASE = ROOT / "target/release"
 PARTS = ["network", "step", "lstm", "ops", "segment", "scaling", "peak", "gpu"]
 PACKAGES = ["torch", "numpy", "pillow"]
-# What issue and docs/performance.md promise: (must, goal).
+# Ratios to stay below: (limit, goal); docs/lab/performance.md has the figures.
 LIMITS = {
     "ViT-S/16 forward, 384 px": (0.95, 0.80),
     "ViT-S/16 forward, 960 px": (0.95, 0.80),

@@ -1,4 +1,4 @@
-"""The PyTorch twin of one training step, written from the paper and METHOD.md, and what vitpcm-train's tests compare with.
+"""The PyTorch twin of one training step, written from the paper and docs/reference/method.md, and what vitpcm-train's tests compare with.
 
 Network, weights and pixels are those of ../nets/make.py (values by a formula of their names), so that only results are
 stored. Geometry is done here with PyTorch's own flips and interpolation, the tests use the matrices of vitpcm-data. Run in a

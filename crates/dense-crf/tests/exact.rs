@@ -1,5 +1,5 @@
 //! How far the lattice is from the exact mean field, summed over all pairs of pixels in f64. The lattice is an
-//! approximation (pydensecrf's has the same error); its size is asserted here and reported in docs/dense-crf.md.
+//! approximation (pydensecrf's has the same error); its size is asserted here and reported in docs/lab/dense-crf.md.
 #![allow(clippy::print_stdout)]
 
 mod scene;

@@ -31,7 +31,7 @@ use vitpcm_nets::{BackboneConfig, Precision, PretrainedBackbone, Vit};
 /// Images in a batch of the network.
 const BATCH: usize = 16;
 /// A head takes the place of the given masks if its score is this many times theirs. Trained networks draw better
-/// outlines than heads on a grid, so a head must be clearly better: docs/own-data.md has the measurements.
+/// outlines than heads on a grid, so a head must be clearly better: docs/lab/tried.md has the measurements.
 const MARGIN: f32 = 1.3;
 /// A head with a lower score is never taken: where the judge recognises nothing well, its ranking says little. Heads on
 /// everyday photographs reach 0.20, the head that is right on leaf disease 0.36.

@@ -15,7 +15,7 @@ use vitpcm_viewer::{Limits, Server};
 #[command(after_help = "Examples:\n  \
     vitpcm serve\n  \
     vitpcm serve --port 0 --model run\n\n\
-    Ctrl-C ends it. Images stay in memory and are gone then; docs/viewer.md describes the page and its API.")]
+    Ctrl-C ends it. Images stay in memory and are gone then; docs/guide/viewer.md describes the page and its API.")]
 pub(crate) struct Args {
     /// The model, as `train` or `masks` writes it: the file or the folder [default: the embedded one, which knows the 20 classes
     /// of PASCAL VOC]

@@ -39,7 +39,7 @@ use vitpcm_train::{
     vitpcm train --data my-images --out run --resume\n  \
     vitpcm train --data my-images --pseudo-masks masks --out second-run\n  \
     vitpcm train --data my-images --weights run --out again\n\n\
-    All keys of --set: docs/training.md, and the config.toml that every run writes.")]
+    All keys of --set: docs/reference/settings.md, and the config.toml that every run writes.")]
 pub(crate) struct Args {
     /// The data set: a folder with tagged images in any layout that `vitpcm data inspect` knows
     #[arg(long, value_name = "PATH")]
@@ -301,7 +301,7 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backb
     let mut config = args.preset.config();
     config.seed = session.seed;
     if args.pseudo_masks.is_some() && args.preset == PresetName::Default {
-        // Measured (docs/results.md): masks that hold for both views make the views agree, and better.
+        // Measured (docs/lab/tried.md): masks that hold for both views make the views agree, and better.
         config.losses.et_target = EtTarget::None;
     }
     if args.localisation == Some(LocalisationName::Cam) {

@@ -43,7 +43,7 @@ use vitpcm_train::{
     --val-truth SegmentationClass --val-list ImageSets/Segmentation/val.txt \\\n    \
     --weights resnet101.pth --crf --out verification\n  \
     vitpcm segment photos --model verification --out masks\n\n\
-    All keys of --set: docs/verification.md, and the config.toml that every run writes.")]
+    All keys of --set: docs/reference/settings.md, and the config.toml that every run writes.")]
 pub(crate) struct Args {
     /// Images to train on
     #[arg(long, value_name = "DIR")]

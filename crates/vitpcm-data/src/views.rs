@@ -1,4 +1,4 @@
-//! The two augmented views of an image and their geometry (METHOD.md, "Views"): a first view of the whole image, and
+//! The two augmented views of an image and their geometry (docs/reference/method.md, "Views"): a first view of the whole image, and
 //! a smaller second one, four of which are merged into one picture. The geometry says, for every grid cell of the
 //! second view, which cells of the first view's map lie under it: that is all the equivariance loss needs to know.
 
@@ -299,7 +299,7 @@ mod tests {
         };
         let mut random = Random::new(&[2]);
         let at_edge = (0..10_000).filter(|_| clamped.draw_start(&mut random) == 16).count();
-        assert!((3_400..=3_800).contains(&at_edge), "{at_edge}: METHOD.md says 36 %");
+        assert!((3_400..=3_800).contains(&at_edge), "{at_edge}: docs/reference/method.md says 36 %");
         let uniform = ViewMaker { crop_starts: CropStarts::Uniform, ..clamped };
         let at_edge = (0..10_000).filter(|_| uniform.draw_start(&mut random) == 16).count();
         assert!((480..=700).contains(&at_edge), "{at_edge}: 1 in 17");

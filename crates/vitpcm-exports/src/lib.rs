@@ -3,7 +3,7 @@
 //!
 //! An [`Exporter`] takes images and their masks one after the other and writes a format's files to a
 //! [`Destination`]: a [`Folder`], a [`Zip`] archive or [`Memory`]. Memory does not grow with the number of images, a
-//! line for each apart. A [`MaskSet`] reads masks back from those formats that hold them. What each format looks like and loses is in `docs/exports.md`.
+//! line for each apart. A [`MaskSet`] reads masks back from those formats that hold them. What each format looks like and loses is in `docs/guide/exports.md`.
 //!
 //! ```
 //! use vitpcm_exports::{ExportFormat, ExportOptions, Exporter, LabelledImage, Photograph, Zip};

@@ -1,5 +1,5 @@
 //! `cargo run --release --example vitpcm-fuzz -- TARGET|all`: runs targets by hand, for as long as wanted. See
-//! docs/reliability.md. An example, so that `cargo run` alone means `vitpcm`.
+//! docs/lab/reliability.md. An example, so that `cargo run` alone means `vitpcm`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
 
 use anyhow::bail;

@@ -1,5 +1,5 @@
 //! Every target, for a moment, in every test run: its own inputs must be accepted, and changed ones must do no harm. Longer runs
-//! are for `vitpcm-fuzz` (docs/reliability.md). One test, because memory is counted for the whole program.
+//! are for `vitpcm-fuzz` (docs/lab/reliability.md). One test, because memory is counted for the whole program.
 
 use vitpcm_fuzz::allocation::CountingAllocator;
 use vitpcm_fuzz::{Fuzzer, Seed, TARGETS, watch_for_hangs};

@@ -80,7 +80,7 @@ impl ScoreMap {
         (0..self.num_classes).map(|class| self.plane(class).iter().copied().fold(0.0, f32::max)).collect()
     }
 
-    /// Conditioning on known tags (METHOD.md): absent classes become 0, each present class is divided by its peak,
+    /// Conditioning on known tags (docs/reference/method.md): absent classes become 0, each present class is divided by its peak,
     /// each cell is renormalised to sum 1. The background always counts as present.
     ///
     /// A cell where no present class has any score stays at 0 everywhere, which reads as background.

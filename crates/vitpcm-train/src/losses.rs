@@ -1,4 +1,4 @@
-//! The losses (METHOD.md, "Losses"), as scalars that carry their gradient: `L_MCE` of the tags, `L_ET` between the
+//! The losses (docs/reference/method.md, "Losses"), as scalars that carry their gradient: `L_MCE` of the tags, `L_ET` between the
 //! maps of two views, the penalty on the classifier. Which passes feed them is left to `pcm_step`.
 
 use candle_core::{D, Tensor};

@@ -143,7 +143,7 @@ impl TrainConfig {
 
     /// A small network from nothing, on drawn scenes of 96 pixels (`vitpcm demo`).
     ///
-    /// Found by measuring on 400 scenes with 100 held out: see docs/results.md. Dropout is off, which saves the target
+    /// Found by measuring on 400 scenes with 100 held out: see docs/lab/results.md. Dropout is off, which saves the target
     /// pass; colours change less than on photographs, since the drawn classes have hues of their own; masks are made on
     /// a grid twice as fine as in training. The classifier starts larger and is penalised less than on a pretrained
     /// backbone: with the published values some seeds never learn the triangle, which is small and often beside a cross.
@@ -181,7 +181,7 @@ impl TrainConfig {
     }
 }
 
-/// Ours: as the released code except where METHOD.md says otherwise or another value measured better (docs/results.md), for
+/// Ours: as the released code except where docs/reference/method.md says otherwise or another value measured better (docs/lab/tried.md), for
 /// data sets of any size on one machine.
 impl Default for TrainConfig {
     fn default() -> Self {

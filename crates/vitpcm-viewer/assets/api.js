@@ -1,4 +1,4 @@
-// The JSON API (docs/viewer.md) as functions. A busy server is asked again; every other refusal is an ApiError.
+// The JSON API (docs/reference/http-api.md) as functions. A busy server is asked again; every other refusal is an ApiError.
 
 export class ApiError extends Error {
   constructor(status, message) {

@@ -1,5 +1,5 @@
 //! The viewer: a web page, all of it in the binary, on which people drop images, choose tags and see masks change; and the
-//! JSON API under it (`assets/openapi.json`, docs/viewer.md). The only crate that knows HTTP.
+//! JSON API under it (`assets/openapi.json`, docs/reference/http-api.md). The only crate that knows HTTP.
 //!
 //! The network runs once an image, when it comes in ([`vitpcm::Segmenter::score`]); every mask after that is made of the kept
 //! scores. What a client sends stays in memory, within [`Limits`]; no path or name of a request ever reaches the disk.

@@ -1,4 +1,4 @@
-//! What the server takes on: how large, how many, how long. What they bound memory to is in docs/viewer.md.
+//! What the server takes on: how large, how many, how long. What they bound memory to is in docs/reference/http-api.md.
 
 use std::time::Duration;
 

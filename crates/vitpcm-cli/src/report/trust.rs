@@ -1,5 +1,5 @@
 //! How far masks can be trusted, class by class, where there is no truth: by their agreement with other masks of the same
-//! images, those that a round learned from for one. How well that ranks classes is measured in docs/own-data.md.
+//! images, those that a round learned from for one. How well that ranks classes is measured in docs/guide/own-data.md.
 
 use super::page::{escaped, swatch};
 use super::review_sections::bar;

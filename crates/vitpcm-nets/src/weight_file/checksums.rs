@@ -1,6 +1,6 @@
 //! CRC-32 checksums in the metadata of a safetensors file: `tensor_crc32`, a JSON object with the sum of each tensor's bytes, and
 //! `header_crc32`, the sum of the header itself. Files of ours have both; files without them (older, or from others) are
-//! read unchecked. docs/models.md describes them for other programs.
+//! read unchecked. docs/reference/models.md describes them for other programs.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
