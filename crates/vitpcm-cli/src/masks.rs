@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use vitpcm::{Device, Segmenter, SegmenterOptions, embedded_model};
+use vitpcm::{Device, Precision, Segmenter, SegmenterOptions, embedded_model};
 use vitpcm_data::{
     Dataset, ImageLimits, InputGrid, OpenOptions, TagWarning, TaggedImage, describe_images,
     read_image_header, tag_warnings,
@@ -220,6 +220,8 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         progress.is_begun = false;
         write_progress(&kept, &progress)?;
     }
+    // Large, and of no use once all rounds are done.
+    let _ = std::fs::remove_dir_all(folders.features());
     let model = args.out.join("model.safetensors");
     copy_whole(&folders.final_model(&progress.plan), &model)?;
     let trust = trust_in(&args.out, dataset.classes())?;
@@ -274,7 +276,11 @@ fn say_plan(dataset: &Dataset, plan: &Plan, stages: &[Stage], session: &Session)
     let mut lines = vec![
         format!("{}, {negatives}", images(dataset.images().len())),
         format!("{}: {classes}", counted(dataset.classes().len() - 1, "class", "classes")),
-        format!("plan: {}; the last {} blocks are trained", in_rounds(&plan.rounds), plan.blocks),
+        format!(
+            "plan: {}; the last {} trained",
+            in_rounds(&plan.rounds),
+            counted(plan.way.blocks, "block is", "blocks are")
+        ),
         format!(
             "masks at {} px, refined by a dense CRF; about {} in all",
             plan.final_size,
@@ -302,12 +308,11 @@ fn in_rounds(rounds: &[usize]) -> String {
 fn new_plan(args: &Args, dataset: &Dataset, session: &Session) -> anyhow::Result<Plan> {
     let (device, precision) = session.open_device()?;
     let minutes = args.minutes.unwrap_or(if device.is_cpu() { MINUTES_ON_CPU } else { MINUTES_ON_GPU });
-    let options = SegmenterOptions { precision, ..SegmenterOptions::default() };
     let situation = Situation {
         num_images: dataset.images().len(),
         megapixels: mean_megapixels(dataset),
         minutes,
-        speed: measured_speed(&device, options)?,
+        speed: measured_speed(&device, precision)?,
     };
     let plan = Plan::new(&situation);
     if plan.seconds > 1.1 * 60.0 * minutes {
@@ -333,20 +338,32 @@ fn mean_megapixels(dataset: &Dataset) -> f64 {
 
 /// Times the network on this machine. The rest follows by factors read off runs on two CPU cores and on an H200 with 16
 /// cores: good enough to plan with.
-fn measured_speed(device: &Device, options: SegmenterOptions) -> anyhow::Result<Speed> {
-    let segmenter = Segmenter::new(&embedded_model(device)?, device, options)?;
-    let image = RgbImage::new(448, 448);
-    // The first pass loads and compiles what later ones find ready.
-    segmenter.score(&image)?;
-    let started = Instant::now();
-    segmenter.score(&image)?;
-    let mask = started.elapsed().as_secs_f64();
+fn measured_speed(device: &Device, precision: Precision) -> anyhow::Result<Speed> {
+    let model = embedded_model(device)?;
+    let pass = |precision: Precision| -> anyhow::Result<f64> {
+        let options = SegmenterOptions { precision, ..SegmenterOptions::default() };
+        let segmenter = Segmenter::new(&model, device, options)?;
+        let image = RgbImage::new(448, 448);
+        // The first pass loads and compiles what later ones find ready.
+        segmenter.score(&image)?;
+        let started = Instant::now();
+        segmenter.score(&image)?;
+        Ok(started.elapsed().as_secs_f64())
+    };
     let threads = rayon::current_num_threads() as f64;
-    let crf_megapixel = 2.4 / threads.clamp(1.0, 16.0);
-    let heads = 400.0 / threads;
-    Ok(match device.is_cpu() {
-        true => Speed { training_image: 1.7 * mask, mask, crf_megapixel, heads, round: 5.0 },
-        false => Speed { training_image: 0.004, mask: mask + 0.004, crf_megapixel, heads, round: 5.0 },
+    let pass_in_use = pass(precision)?;
+    Ok(Speed {
+        pass: pass_in_use,
+        // A GPU trains whole batches, which one image at a time says nothing of.
+        training_pass: match (device.is_cpu(), precision) {
+            (true, Precision::F32) => pass_in_use,
+            (true, _) => pass(Precision::F32)?,
+            (false, _) => 0.0019,
+        },
+        files: 0.004 + 0.03 / threads,
+        crf_megapixel: 2.4 / threads.clamp(1.0, 16.0),
+        heads_image: 0.66 / threads,
+        round: 5.0,
     })
 }
 

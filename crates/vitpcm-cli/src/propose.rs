@@ -66,7 +66,7 @@ pub(crate) struct Args {
     /// Empty folder for the masks that were chosen: what `train --pseudo-masks` takes
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Images that heads are fitted to and judged on; about a megabyte of memory each
+    /// Images that heads are fitted to, judged on and make masks of; about a megabyte of memory each
     #[arg(long, value_name = "N", value_parser = number_bounds::sample_size, default_value_t = 600)]
     max_images: usize,
     /// A head replaces the given masks if its score is this many times theirs
@@ -124,10 +124,11 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     for beside in [&args.masks, &place] {
         class_names::check_beside(beside, dataset.classes()).map_err(usage)?;
     }
-    let images = spread(&images, args.max_images);
-    let outputs = images.iter().map(|image| args.out.join(image.mask_name()));
+    let all = images;
+    let images = spread(&all, args.max_images);
+    let outputs = all.iter().map(|image| args.out.join(image.mask_name()));
     let lists = [args.out.join(CLASS_LIST)].into_iter().chain(args.json.clone());
-    let masks = images.iter().map(|image| place.join(image.mask_name()));
+    let masks = all.iter().map(|image| place.join(image.mask_name()));
     let inputs = dataset.files().map(Path::to_path_buf).chain(masks);
     session.check_outputs(inputs, outputs.chain(lists))?;
     output::check_own_folder(&args.out, MARKER)?;
@@ -153,7 +154,9 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         false => None,
     };
     let best = contest.as_ref().and_then(|contest| Some((contest, contest.winner(args.margin)?)));
-    let written = images.par_iter().enumerate().try_for_each(|(index, image)| {
+    // Masks that are kept are all kept; a head makes those of the images it was fitted to.
+    let written_for = if best.is_some() { &images } else { &all };
+    let written = written_for.par_iter().enumerate().try_for_each(|(index, image)| {
         let to = args.out.join(image.mask_name());
         if let Some(folder) = to.parent() {
             std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
@@ -180,7 +183,7 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let table = contest.as_ref().map_or_else(String::new, Contest::table);
     table.lines().for_each(|line| messages.note(line));
     let seconds = duration(started.elapsed().as_secs_f64());
-    messages.note(format!("chosen: {chosen}; {}, {seconds}", counting::images(images.len())));
+    messages.note(format!("chosen: {chosen}; {}, {seconds}", counting::images(written_for.len())));
     if let Some(path) = &args.json {
         let candidates = contest.as_ref().map_or_else(Vec::new, |contest| contest.ranking(names));
         let Coverage { area: given_area, empty: given_empty } = coverage;

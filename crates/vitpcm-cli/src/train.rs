@@ -141,7 +141,11 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         data = with_pseudo_masks(data, folder, session)?;
     }
     check_localisation(args, &config)?;
-    let (device, precision) = session.open_device_to_train()?;
+    // Kept features are computed by frozen blocks alone, which may run in the precision of inference.
+    let (device, precision) = match config.views.pool {
+        0 => session.open_device_to_train()?,
+        _ => session.open_device()?,
+    };
     let job = TrainJob {
         data,
         config,

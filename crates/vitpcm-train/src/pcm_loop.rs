@@ -26,7 +26,7 @@ use crate::batch::TaggedBatch;
 use crate::batch_stream::{BatchMaker, StepImages, steps_of_epoch};
 use crate::begun_with;
 use crate::checkpoint::{self, Progress};
-use crate::config::{LocalisationKind, TrainConfig};
+use crate::config::{LocalisationKind, TrainConfig, ViewsConfig};
 use crate::ema::Ema;
 use crate::error::{Result, TrainError};
 use crate::events::{Event, RunSummary};
@@ -467,8 +467,9 @@ fn feature_cache(
         (BackboneConfig::Vit(_), Some(num_blocks)) if views.pool > 0 => num_blocks,
         _ => return Ok(None),
     };
+    let drawn = ViewsConfig { kept_megabytes: 0, pool: 0, ..views.clone() };
     let mut key = format!(
-        "{seed} {} {num_blocks} {:?} {views:?} {} {} {:?}",
+        "{seed} {} {num_blocks} {:?} {drawn:?} {} {} {:?}",
         model.grid, model.normalisation, schedule.batch, schedule.effective_batch, job.precision
     )
     .into_bytes();

@@ -117,6 +117,43 @@ fn a_resumed_run_is_the_same_run_bit_for_bit() {
 }
 
 #[test]
+fn kept_features_change_no_number_and_serve_other_runs_over_the_same_images() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = scenes(folder.path());
+    let mut pooled = config();
+    pooled.views.pool = 2;
+    let features = folder.path().join("features");
+    let train_in = |name: &str, config: &TrainConfig, start: Start, stop_at: u64| {
+        let out = folder.path().join(name);
+        let mut job = job(&data, &out, config.clone(), start);
+        job.features = Some(features.clone());
+        run(&job, stop_at).0.unwrap();
+        metrics(&out)
+    };
+    let whole = train_in("whole", &pooled, Start::Fresh, u64::MAX);
+    let kept = || -> Vec<_> {
+        let mut files: Vec<_> = std::fs::read_dir(&features).unwrap().map(|file| file.unwrap()).collect();
+        files.sort_by_key(|file| file.file_name());
+        files.iter().map(|file| (file.file_name(), file.metadata().unwrap().modified().unwrap())).collect()
+    };
+    // Two sets of views; batches of 4 of 20 images, steps of 8.
+    let first = kept();
+    assert_eq!(first.len(), 2 * 5);
+    assert_eq!(train_in("again", &pooled, Start::Fresh, u64::MAX), whole);
+    train_in("stopped", &pooled, Start::Fresh, 4);
+    assert_eq!(train_in("stopped", &pooled, Start::Resume, u64::MAX), whole);
+    assert_eq!(kept(), first, "features were computed again");
+    let mut without = pooled.clone();
+    without.views.kept_megabytes = 0;
+    std::fs::remove_dir_all(&features).unwrap();
+    assert_eq!(train_in("without", &without, Start::Fresh, u64::MAX), whole);
+    assert!(!features.exists());
+    // The third epoch draws new views without a pool.
+    let fresh = train_in("fresh", &config(), Start::Fresh, u64::MAX);
+    assert!(fresh != whole && !features.exists());
+}
+
+#[test]
 fn a_folder_with_something_in_it_needs_resume_and_another_data_set_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let data = scenes(folder.path());

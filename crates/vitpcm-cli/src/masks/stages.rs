@@ -31,6 +31,11 @@ impl Folders {
         self.work.join(format!("round-{number}"))
     }
 
+    /// What all rounds share of the frozen blocks' work.
+    pub(super) fn features(&self) -> PathBuf {
+        self.work.join("features")
+    }
+
     /// The refined masks of a round that another one follows.
     fn masks_of(&self, round: usize) -> PathBuf {
         self.work.join(format!("masks-{round}"))
@@ -96,13 +101,22 @@ impl Stage {
 
 /// The commands that a plan comes to.
 pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec<Stage> {
-    let blocks = format!("schedule.unfreeze={}", plan.blocks);
+    let way = plan.way;
     let train = |what, round: usize, epochs: usize| {
         let mut words = words(["vitpcm", "train", "--data"]);
         words.extend([folders.data.clone().into(), "--out".into(), folders.round(round).into()]);
-        words.extend(["--epochs".into(), epochs.to_string().into(), "--set".into(), blocks.clone().into()]);
+        words.extend(["--epochs".into(), epochs.to_string().into()]);
+        let mut set = |setting: String| words.extend(["--set".into(), setting.into()]);
+        set(format!("schedule.unfreeze={}", way.blocks));
         // All images are trained on: all of them get masks.
-        words.extend(["--set".into(), "validation.held_out=0".into()]);
+        set("validation.held_out=0".to_owned());
+        if way.pool > 0 {
+            set(format!("model.grid={}", way.grid));
+            set(format!("views.pool={}", way.pool));
+            set(format!("schedule.effective_batch={}", way.batch));
+            words.extend(["--batch".into(), way.batch.to_string().into()]);
+            words.extend(["--features".into(), folders.features().into()]);
+        }
         Stage { what, words, start: Start::FromRun(folders.round(round)) }
     };
     let segment = |what, round: usize, size: usize, out: &Path, formats: &str| {
@@ -122,7 +136,7 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
             continue;
         }
         let mut masks =
-            segment("masks to learn from", round - 1, plan.size, &folders.masks_of(round - 1), "png");
+            segment("masks to learn from", round - 1, way.size, &folders.masks_of(round - 1), "png");
         masks.words.push("--no-report".into());
         stages.push(masks);
         let learned_from = folders.learned_from(round);
@@ -130,6 +144,7 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
             let mut chosen = words(["vitpcm", "propose", "--data"]);
             chosen.extend([folders.data.clone().into(), "--masks".into(), folders.masks_of(1).into()]);
             chosen.extend(["--out".into(), learned_from.clone().into()]);
+            chosen.extend(["--max-images".into(), plan.images_for_heads.to_string().into()]);
             stages.push(Stage { what: "checking these masks", words: chosen, start: Start::Anew });
         }
         let mut learning = train("learning from tags and masks", round, epochs);
@@ -151,10 +166,16 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::Way;
     use super::*;
 
     fn lines(rounds: &[usize]) -> Vec<String> {
-        let plan = Plan { size: 448, final_size: 672, blocks: 5, rounds: rounds.to_vec(), seconds: 60.0 };
+        lines_of(Way { size: 448, grid: 28, blocks: 5, batch: 32, pool: 0 }, rounds)
+    }
+
+    fn lines_of(way: Way, rounds: &[usize]) -> Vec<String> {
+        let plan =
+            Plan { way, final_size: 672, rounds: rounds.to_vec(), images_for_heads: 300, seconds: 60.0 };
         let folders = Folders::new(Path::new("my leaves"), Path::new("my leaves/images"), Path::new("out"));
         of_plan(&plan, &folders, &[Format::Png, Format::Overlay]).iter().map(Stage::shown).collect()
     }
@@ -168,7 +189,8 @@ mod tests {
                  --set validation.held_out=0",
                 "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-1/model.safetensors \
                  --size 448 --crf --format png --out out/.masks/masks-1 --no-report",
-                "vitpcm propose --data 'my leaves' --masks out/.masks/masks-1 --out out/.masks/chosen-masks",
+                "vitpcm propose --data 'my leaves' --masks out/.masks/masks-1 --out out/.masks/chosen-masks \
+                 --max-images 300",
                 "vitpcm train --data 'my leaves' --out out/.masks/round-2 --epochs 10 --set schedule.unfreeze=5 \
                  --set validation.held_out=0 --pseudo-masks out/.masks/chosen-masks",
                 "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-2/model.safetensors \
@@ -187,6 +209,20 @@ mod tests {
             "{}",
             lines[6]
         );
+    }
+
+    #[test]
+    fn rounds_share_the_features_that_are_kept() {
+        let lines = lines_of(Way { size: 448, grid: 24, blocks: 2, batch: 8, pool: 3 }, &[6, 3]);
+        for line in [&lines[0], &lines[3]] {
+            assert!(
+                line.contains(
+                    "--set schedule.unfreeze=2 --set validation.held_out=0 --set model.grid=24 --set views.pool=3 \
+                     --set schedule.effective_batch=8 --batch 8 --features out/.masks/features"
+                ),
+                "{line}"
+            );
+        }
     }
 
     #[test]
