@@ -112,9 +112,9 @@ impl Plan {
         };
         let budget = situation.minutes * 60.0;
         let costs = WAYS.map(|way| Costs::new(situation, way));
-        // Several rounds are worth more than a larger size or more blocks; a later round takes half as long as the first.
-        for costs in costs {
-            for (num_rounds, least) in [(3, EPOCHS_BEFORE_A_THIRD_ROUND), (2, EPOCHS[0])] {
+        // Three rounds by any way are worth more than two by a better one; a later round takes half as long as the first.
+        for (num_rounds, least) in [(3, EPOCHS_BEFORE_A_THIRD_ROUND), (2, EPOCHS[0])] {
+            for costs in costs {
                 let epochs = (budget - costs.fixed(num_rounds)) / costs.epoch;
                 let first = (epochs / (1.0 + (num_rounds - 1) as f64 / 2.0)).min(most as f64);
                 if first >= least.min(most) as f64 {
