@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Holds a running `vitpcm serve` to its OpenAPI document by Schemathesis, which makes requests of the document, good and bad,
 # and compares each answer with it. Installs Schemathesis into target/ the first time; without Python or its package
-# registry the check is skipped, and says so. Needs target/release/vitpcm, or its path as the argument.
+# registry the check is skipped, and says so. Needs target/release/vitpcm, or its path as the argument, and
+# vitpcm-lab beside it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 vitpcm=$(realpath "${1:-target/release/vitpcm}")
@@ -18,7 +19,7 @@ fi
 work=$(mktemp -d)
 server=
 trap '[ -z "$server" ] || kill "$server"; rm -rf "$work"' EXIT
-"$vitpcm" --quiet model random --backbone vit-nano16 --out "$work/model.safetensors"
+"${vitpcm%/*}/vitpcm-lab" --quiet random --backbone vit-nano16 --out "$work/model.safetensors"
 "$vitpcm" --quiet serve --port 0 --model "$work/model.safetensors" >"$work/url" &
 server=$!
 until [ -s "$work/url" ]; do

@@ -22,9 +22,9 @@ TRAIN = (
 )
 
 
-def run(*words):
+def run(*words, program=BINARY):
     """Runs a command; gives its peak of resident memory in megabytes."""
-    process = subprocess.Popen([BINARY, *words, "--quiet", "--threads=2", "--device=cpu"], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([program, *words, "--quiet", "--threads=2", "--device=cpu"], stdout=subprocess.DEVNULL)
     peak = 0
     # Asked while it runs: what the system tells afterwards includes the Python that started it.
     while process.poll() is None:
@@ -55,7 +55,7 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         at = lambda *names: os.path.join(work, *names)
         run("demo", "--data-only", at("drawn"))
-        run("model", "random", "--backbone", "vit-nano16", "--out", at("model.safetensors"))
+        run("random", "--backbone", "vit-nano16", "--out", at("model.safetensors"), program=f"{BINARY}-lab")
         found = {}
         for count in COUNTS:
             data = at(f"data-{count}")

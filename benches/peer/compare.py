@@ -130,7 +130,7 @@ def compare_workers(name, ours, theirs, arguments, tolerance=1e-4):
 def models(folder):
     """Untrained model files that both sides read."""
     for backbone in ("vit-s16", "vit-b16"):
-        command = [RELEASE / "vitpcm", "model", "random", "--backbone", backbone, "--out", f"{folder}/{backbone}.safetensors"]
+        command = [RELEASE / "vitpcm-lab", "random", "--backbone", backbone, "--out", f"{folder}/{backbone}.safetensors"]
         subprocess.run(command, check=True, capture_output=True)
 
 

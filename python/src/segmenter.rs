@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use vitpcm::{
-    CrfParams, Device, DeviceName, Model, RawScores, Refinement, SegmenterOptions, Symmetries, TagMode,
+    CrfParams, Device, DeviceName, Model, RawScores, Refinement, SegmenterOptions, TagMode,
     UnsureBackground, embedded_model, suitable_precision,
 };
 use vitpcm_masks::Classes;
@@ -144,13 +144,13 @@ impl Segmenter {
     /// image: uint8 of shape (height, width, 3), RGB, or anything numpy.asarray makes that of.
     /// tags: what is in the image, as names or numbers; "predict": what the model finds, from the probability threshold on;
     /// None: every class competes in every pixel. size: side in pixels for the network [default: the model's own]. scales: scores
-    /// are averaged over these multiples of the size. symmetries: and over the 8 symmetries of the square. crf: True or a Crf:
+    /// are averaged over these multiples of the size. flip: and over the image and its mirror image. crf: True or a Crf:
     /// the mask is refined. fill_unsure: wide areas that are no sure background go to the likeliest class. The interpreter's
     /// lock is released meanwhile.
     #[pyo3(signature = (image, tags = Some(Tags::Word("predict".to_owned())), *, threshold = 0.5, size = None,
-                        scales = None, symmetries = false, crf = CrfChoice::Default(false), fill_unsure = false))]
+                        scales = None, flip = false, crf = CrfChoice::Default(false), fill_unsure = false))]
     #[pyo3(
-        text_signature = "(self, image, tags='predict', *, threshold=0.5, size=None, scales=None, symmetries=False, crf=False, fill_unsure=False)"
+        text_signature = "(self, image, tags='predict', *, threshold=0.5, size=None, scales=None, flip=False, crf=False, fill_unsure=False)"
     )]
     #[allow(clippy::too_many_arguments)] // keywords in Python
     fn segment(
@@ -160,7 +160,7 @@ impl Segmenter {
         threshold: f32,
         size: Option<usize>,
         scales: Option<Vec<f64>>,
-        symmetries: bool,
+        flip: bool,
         crf: CrfChoice,
         fill_unsure: bool,
     ) -> PyResult<Segmentation> {
@@ -170,7 +170,7 @@ impl Segmenter {
         let options = SegmenterOptions {
             size,
             scales: scales.unwrap_or_default(),
-            symmetries: if symmetries { Symmetries::All } else { Symmetries::Identity },
+            flip,
             precision: suitable_precision(&self.device),
             ..SegmenterOptions::default()
         };

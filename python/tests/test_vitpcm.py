@@ -60,11 +60,11 @@ def test_other_tags_come_from_the_same_run(segmenter):
     assert everything.with_tags("predict", threshold=1.1).tags == []
 
 
-def test_scales_and_symmetries_change_the_scores(segmenter):
+def test_scales_and_the_mirror_image_change_the_scores(segmenter):
     image = picture()
     plain = segmenter.segment(image, None, size=SIZE).scores
     assert np.abs(plain - segmenter.segment(image, None, size=SIZE, scales=[1, 0.75]).scores).max() > 1e-3
-    assert np.abs(plain - segmenter.segment(image, None, size=SIZE, symmetries=True).scores).max() > 1e-3
+    assert np.abs(plain - segmenter.segment(image, None, size=SIZE, flip=True).scores).max() > 1e-3
     np.testing.assert_array_equal(plain, segmenter.segment(image, None, size=SIZE).scores)
 
 
@@ -159,7 +159,7 @@ def test_other_threads_go_on_meanwhile(segmenter):
     counter = threading.Thread(target=count)
     counter.start()
     began = time.perf_counter()
-    segmenter.segment(picture(), None, size=448, symmetries=True)
+    segmenter.segment(picture(), None, size=448, flip=True)
     took = time.perf_counter() - began
     stop.set()
     counter.join()

@@ -81,7 +81,7 @@ class Segmenter:
         threshold: float = 0.5,
         size: Optional[int] = None,
         scales: Optional[Sequence[float]] = None,
-        symmetries: bool = False,
+        flip: bool = False,
         crf: Union[bool, Crf] = False,
         fill_unsure: bool = False,
     ) -> Segmentation:

@@ -212,7 +212,7 @@ def dictionaries(folder, truths, classes, check):
 
 
 def check_reference_scores():
-    """The scores of the small files are those of crates/vitpcm-exports/tests/reference_files.rs; PyTorch resizes them."""
+    """The scores of the small files are those of crates/vitpcm-lab/src/score_dictionary.rs; PyTorch resizes them."""
     import torch
 
     grid = torch.tensor([(7 * i + 3) % 32 / 64 if i < 48 else 0.0 for i in range(60)]).reshape(1, 5, 3, 4)

@@ -6,7 +6,7 @@ use std::path::Path;
 use vitpcm_masks::Classes;
 
 /// Written by `segment` beside its masks, so that they need no `--classes`.
-pub(crate) const CLASS_LIST: &str = "classes.txt";
+pub const CLASS_LIST: &str = "classes.txt";
 
 /// The text of that file: one name a line, whatever is in the names. A reader passes over what begins with `#`.
 pub(crate) fn class_list(classes: &Classes) -> String {

@@ -3,12 +3,12 @@
 use crate::table::grouped;
 
 /// A count with its noun in the singular or the plural.
-pub(crate) fn counted(count: usize, one: &str, several: &str) -> String {
+pub fn counted(count: usize, one: &str, several: &str) -> String {
     format!("{} {}", grouped(count as u64), if count == 1 { one } else { several })
 }
 
 /// The commonest.
-pub(crate) fn images(count: usize) -> String {
+pub fn images(count: usize) -> String {
     counted(count, "image", "images")
 }
 

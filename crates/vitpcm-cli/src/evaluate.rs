@@ -1,37 +1,32 @@
 //! `vitpcm evaluate`: scores of a folder of masks.
 
 use crate::class_names;
+use crate::compared_masks::{failure_text, names_of, nothing_to_compare, read_names, say_missing};
 use crate::counting::{counted, images};
-use crate::evaluate_foreground::{self, Folders};
 use crate::file_guard;
 use crate::mask_place;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
-use crate::output::{self, Messages};
+use crate::output;
 use crate::printable;
 use crate::session::Session;
 use crate::table::{Table, grouped, percent};
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use serde::Serialize;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
-use vitpcm_masks::{
-    Classes, ConfusionMatrix, MaskError, MaskPairs, Scores, confusion_svg, evaluate_pairs, mask_files,
-    text_file,
-};
+use std::path::PathBuf;
+use vitpcm_masks::{Classes, ConfusionMatrix, MaskPairs, Scores, confusion_svg, evaluate_pairs, mask_files};
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws masks to try it on):\n  \
     vitpcm demo --data-only scenes\n  \
     vitpcm evaluate --pred scenes/masks --truth scenes/masks\n\n\
     With your own files:\n  \
-    vitpcm evaluate --pred masks --truth VOC2012/SegmentationClass --classes voc\n  \
-    vitpcm evaluate --foreground --pred attention/head-* --truth VOC2012/SegmentationClass")]
+    vitpcm evaluate --pred masks --truth VOC2012/SegmentationClass --classes voc")]
 pub(crate) struct Args {
-    /// Folder of predicted masks (PNG, one class index a pixel; 255: unlabelled, counts as wrong). With --foreground, of
-    /// several folders the best mask of each image counts
-    #[arg(long, value_name = "DIR", required = true, num_args = 1..)]
-    pred: Vec<PathBuf>,
+    /// Folder of predicted masks (PNG, one class index a pixel; 255: unlabelled, counts as wrong)
+    #[arg(long, value_name = "DIR")]
+    pred: PathBuf,
     /// Folder of true masks of the same names and sizes (255: not counted)
     #[arg(long, value_name = "DIR")]
     truth: PathBuf,
@@ -44,9 +39,6 @@ pub(crate) struct Args {
     /// Write all scores and the confusion matrix as JSON; `-` prints them instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Score any class against background: over all pixels, as the ViT-PCM paper does, and by image, as DINO does
-    #[arg(long, conflicts_with = "picture")]
-    foreground: bool,
     /// Draw the confusion matrix as an SVG picture
     #[arg(long, value_name = "FILE.svg")]
     picture: Option<PathBuf>,
@@ -77,20 +69,13 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
     let names = args.list.as_deref().map(read_names).transpose().map_err(usage)?;
     let max_pixels = args.max_megapixels.saturating_mul(1_000_000);
     check_outputs(args, session)?;
-    if args.foreground {
-        let folders = Folders { predictions: &args.pred, truth: &args.truth, names: names.as_deref() };
-        return evaluate_foreground::evaluate(&folders, max_pixels, args.json.as_deref(), messages);
-    }
-    let [pred] = &args.pred[..] else {
-        return Err(usage(anyhow!("--pred: several folders can be scored with --foreground only")));
-    };
-    let found = MaskPairs::find(pred, &args.truth, names.as_deref())?;
-    let places = [found.way.first_place(pred), found.way.second_place(&args.truth)];
+    let found = MaskPairs::find(&args.pred, &args.truth, names.as_deref())?;
+    let places = [found.way.first_place(&args.pred), found.way.second_place(&args.truth)];
     let classes = class_list(args, &places).map_err(usage)?;
     if found.pairs.is_empty() {
-        return Err(nothing_to_compare(pred, &args.truth));
+        return Err(nothing_to_compare(&args.pred, &args.truth));
     }
-    mask_place::say(&found.way, pred, &args.truth, messages);
+    mask_place::say(&found.way, &args.pred, &args.truth, messages);
 
     // Without a class list every label but 255 is a class; the highest that occurs says how many there are.
     let num_classes = classes.as_ref().map_or(255, Classes::len);
@@ -102,7 +87,7 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
         messages.failure(failure_text(&failure.prediction, &failure.error));
     }
     say_missing(&without_truth, "true mask", &args.truth, messages);
-    say_missing(&without_prediction, "predicted mask", pred, messages);
+    say_missing(&without_prediction, "predicted mask", &args.pred, messages);
     if evaluation.num_images == 0 {
         bail!("none of the {} masks could be scored", found.pairs.len());
     }
@@ -134,9 +119,9 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
 
 /// Refuses to write over masks or lists, and both results to one file.
 fn check_outputs(args: &Args, session: &Session) -> anyhow::Result<()> {
-    let folders = || args.pred.iter().chain([&args.truth]);
-    let masks = folders().flat_map(|folder| mask_files(folder).unwrap_or_default().into_values());
-    let class_lists = folders().map(|folder| folder.join(class_names::CLASS_LIST));
+    let folders = [&args.pred, &args.truth];
+    let masks = folders.into_iter().flat_map(|folder| mask_files(folder).unwrap_or_default().into_values());
+    let class_lists = folders.map(|folder| folder.join(class_names::CLASS_LIST));
     let lists = args.list.iter().cloned().chain(args.classes.iter().map(PathBuf::from));
     let outputs = args.json.iter().chain(&args.picture).cloned();
     session.check_outputs(masks.chain(class_lists).chain(lists), outputs)?;
@@ -153,7 +138,7 @@ fn class_list(args: &Args, places: &[PathBuf]) -> anyhow::Result<Option<Classes>
     Ok(match args.classes.as_deref() {
         Some(text) => Some(class_names::named(text)?),
         None => {
-            let folders = || args.pred.iter().chain([&args.truth]).chain(places);
+            let folders = || [&args.pred, &args.truth].into_iter().chain(places);
             let mut beside = folders().map(|folder| folder.join(class_names::CLASS_LIST));
             let classes =
                 beside.find(|path| path.is_file()).map(|path| Classes::from_file(&path)).transpose()?;
@@ -163,50 +148,6 @@ fn class_list(args: &Args, places: &[PathBuf]) -> anyhow::Result<Option<Classes>
             classes
         }
     })
-}
-
-pub(crate) fn names_of(paths: &[PathBuf]) -> Vec<String> {
-    paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
-}
-
-/// So many missing masks of a kind are named; the JSON has them all.
-const NAMED_MISSING: usize = 10;
-
-/// Says which masks do not count because their other half is missing.
-pub(crate) fn say_missing(names: &[String], what: &str, folder: &Path, messages: &Messages) {
-    let folder = folder.display();
-    for name in names.iter().take(NAMED_MISSING) {
-        messages.failure(format!("{name}: no {what} in {folder}; left out of the scores"));
-    }
-    if names.len() > NAMED_MISSING {
-        let more = names.len() - NAMED_MISSING;
-        messages.failure(format!(
-            "{more} more have no {what} in {folder} (--json names them all; --list FILE scores a subset)"
-        ));
-    }
-}
-
-pub(crate) fn nothing_to_compare(pred: &Path, truth: &Path) -> anyhow::Error {
-    let (pred, truth) = (pred.display(), truth.display());
-    anyhow!(
-        "no mask of {pred} has a true mask of the same name in {truth}; expected PNG files named after the images"
-    )
-}
-
-/// File errors name their file already; it may be the truth.
-pub(crate) fn failure_text(prediction: &Path, error: &MaskError) -> String {
-    let reason = error.to_string();
-    if reason.contains(".png") { reason } else { format!("{}: {reason}", prediction.display()) }
-}
-
-/// The first word of each line, without folder and extension, as VOC's lists have it.
-pub(crate) fn read_names(path: &Path) -> anyhow::Result<Vec<String>> {
-    let text = text_file::read(path).with_context(|| format!("{}", path.display()))?;
-    let name = |line: &str| {
-        let first = line.split_whitespace().next()?;
-        Path::new(first).file_stem().map(|stem| stem.to_string_lossy().into_owned())
-    };
-    Ok(text.trim_start_matches('\u{feff}').lines().filter_map(name).collect())
 }
 
 fn confusion_rows(matrix: &ConfusionMatrix) -> Vec<Vec<u64>> {

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Folder of the images, of the same names as the masks: for their file names and sizes, and to place them
     #[arg(long, value_name = "DIR")]
     images: Option<PathBuf>,
-    /// Folder of score maps (.npz), for psa, irn and --unsure-below [default: npz beside the masks]
+    /// Folder of score maps (.npz), for --unsure-below [default: npz beside the masks]
     #[arg(long, value_name = "DIR")]
     scores: Option<PathBuf>,
     /// The largest mask that is read, in megapixels

@@ -14,10 +14,11 @@ use vitpcm_data::{
 use vitpcm_masks::Classes;
 
 /// An image and the name of its results.
-pub(crate) struct Input {
-    pub(crate) path: PathBuf,
+pub struct Input {
+    /// The file.
+    pub path: PathBuf,
     /// Path of its results below the output folder, without extension.
-    pub(crate) name: String,
+    pub name: String,
 }
 
 impl Input {
@@ -30,14 +31,16 @@ impl Input {
 }
 
 /// Images to work on, in the order of the paths given, and how many cannot be.
-pub(crate) struct Inputs {
-    pub(crate) images: Vec<Input>,
-    pub(crate) num_failed: usize,
+pub struct Inputs {
+    /// The images.
+    pub images: Vec<Input>,
+    /// Paths that are no image or cannot be listed; each was named.
+    pub num_failed: usize,
 }
 
 /// All images of the paths given but those that are `results` of an earlier run. What cannot be listed is named; two images
 /// whose results would have one name are refused.
-pub(crate) fn collect(
+pub fn collect(
     paths: &[PathBuf],
     is_result: impl Fn(&Path) -> bool,
     messages: &Messages,

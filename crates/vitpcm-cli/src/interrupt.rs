@@ -29,11 +29,11 @@ pub(crate) fn end_on_signals() -> anyhow::Result<()> {
 }
 
 /// Whether the user asked to stop. Signals end the program at once again when this is dropped.
-pub(crate) struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     /// Starts to listen.
-    pub(crate) fn listen() -> Interrupt {
+    pub fn listen() -> Interrupt {
         let asked = Arc::new(AtomicBool::new(false));
         let flag = asked.clone();
         on_first(move || flag.store(true, Ordering::SeqCst));

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::time::SystemTime;
 
 /// How the program was called.
-pub(crate) struct Invocation {
+pub struct Invocation {
     /// The command, quoted for a shell.
     pub(crate) command_line: String,
     /// The folder that relative paths start from.
@@ -56,7 +56,7 @@ impl Invocation {
             options.push(OptionValue { name, value, origin });
         }
         let words =
-            std::iter::once(OsStr::new("vitpcm")).chain(typed.iter().skip(1).map(OsString::as_os_str));
+            std::iter::once(OsStr::new(cli.get_name())).chain(typed.iter().skip(1).map(OsString::as_os_str));
         Invocation {
             command_line: shell_line(words),
             folder: std::env::current_dir().map_or_else(|_| String::new(), |path| path.display().to_string()),

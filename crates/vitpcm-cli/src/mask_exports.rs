@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use vitpcm_data::ImageLimits;
 use vitpcm_exports::{
     CocoShape, Destination, EncodedImage, Encoder, ExportFormat, ExportOptions, Exporter, LabelledImage,
-    MaskSet, Objects, Photograph, Scores, Zip,
+    MaskSet, Objects, Photograph, ScoresOnGrid, Zip,
 };
 use vitpcm_masks::atomic_file::AtomicFile;
 use vitpcm_masks::{Classes, LabelMap, StoredScores, read_label_png_within};
@@ -107,7 +107,7 @@ impl ExportArgs {
 
     /// Whether a format can only be made where scores are known.
     pub(crate) fn needs_scores(&self, format: ExportFormat) -> bool {
-        format.needs_scores() || (format.knows_255() && self.unsure_below.is_some())
+        format.knows_255() && self.unsure_below.is_some()
     }
 }
 
@@ -128,8 +128,6 @@ pub(crate) fn help(format: ExportFormat) -> &'static str {
         ExportFormat::Cvat => "cvat/segmentation-mask-1.1.zip: to upload as annotations",
         ExportFormat::Labelme => "labelme/: images with a JSON file beside each",
         ExportFormat::Voc => "voc/: JPEGImages, SegmentationClass and ImageSets, to train on",
-        ExportFormat::Psa => "psa/NAME.npy: PSA's score dictionaries",
-        ExportFormat::Irn => "irn/NAME.npy: IRN's score dictionaries",
     }
 }
 
@@ -288,8 +286,9 @@ impl MaskExports<'_> {
             }
             None => None,
         };
-        let scores =
-            stored.as_ref().map(|stored| Scores { on_grid: &stored.scores, alignment: stored.alignment });
+        let scores = stored
+            .as_ref()
+            .map(|stored| ScoresOnGrid { on_grid: &stored.scores, alignment: stored.alignment });
         let (file_name, photograph) = (image.file_name.as_str(), Photograph::Elsewhere);
         Ok(encoder.encode(&LabelledImage { file_name, mask: &mask, scores, photograph })?)
     }

@@ -24,7 +24,7 @@ pub(crate) fn place_of(
 }
 
 /// Says where files were found, if not where one would look first.
-pub(crate) fn say(way: &NameMatch, first: &Path, second: &Path, messages: &Messages) {
+pub fn say(way: &NameMatch, first: &Path, second: &Path, messages: &Messages) {
     way.remark(first, second).into_iter().for_each(|remark| messages.note(remark));
 }
 

@@ -17,9 +17,9 @@ use vitpcm::{Segmenter, SegmenterOptions, embedded_model};
     mkdir -p few/disc other\n  \
     cp scenes/images/scene-000[0-2].png few/disc\n  \
     cp scenes/images/scene-000[3-5].png other\n  \
-    echo disc > c.txt\n  \
-    vitpcm model random --backbone vit-nano16 --classes c.txt --out m.safetensors\n  \
-    vitpcm model check-tags --model m.safetensors --data few --others other\n\n\
+    vitpcm train --data scenes --out run --preset demo --epochs 2\n  \
+    vitpcm model check-tags --model run/model.safetensors --data few \\\n    \
+    --others other\n\n\
     With your own files:\n  \
     vitpcm model check-tags --data VOC2012 --split val --skip-difficult --others photographs")]
 pub(crate) struct Args {

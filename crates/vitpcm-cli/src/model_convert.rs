@@ -10,9 +10,10 @@ use vitpcm::{DeepLabModel, Device, Model, Storage};
 use vitpcm_nets::{FileSummary, WeightFile, inspect, shrink_weights};
 
 #[derive(clap::Args)]
-#[command(after_help = "Example, to paste (the first line makes a model to try it on):\n  \
-    vitpcm model random --backbone vit-nano16 --out random.safetensors\n  \
-    vitpcm model convert random.safetensors --store i8 --out small.safetensors\n\n\
+#[command(after_help = "Example, to paste (the first lines make a model to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm train --data scenes --out run --preset demo --epochs 2\n  \
+    vitpcm model convert run --store i8 --out small.safetensors\n\n\
     With your own files:\n  \
     vitpcm model convert ResNet50/model.json --store f16 --out resnet50.safetensors")]
 pub(crate) struct Args {

@@ -15,10 +15,9 @@ use vitpcm_heads::{TagExample, fit_tag_head};
     mkdir -p few/disc other\n  \
     cp scenes/images/scene-000[0-2].png few/disc\n  \
     cp scenes/images/scene-000[3-5].png other\n  \
-    echo disc > c.txt\n  \
-    vitpcm model random --backbone vit-nano16 --classes c.txt --out m.safetensors\n  \
-    vitpcm model fit-tags --model m.safetensors --data few --others other \\\n    \
-    --out checked.safetensors\n\n\
+    vitpcm train --data scenes --out run --preset demo --epochs 2\n  \
+    vitpcm model fit-tags --model run/model.safetensors --data few \\\n    \
+    --others other --out checked.safetensors\n\n\
     A few hundred tagged images and as many of other things are enough. Masks with given tags stay the same. How much it helps, on \
     images that it was not fitted on: vitpcm model check-tags")]
 pub(crate) struct Args {

@@ -10,9 +10,10 @@ use std::path::PathBuf;
 use vitpcm_nets::{FileSummary, WeightFile};
 
 #[derive(clap::Args)]
-#[command(after_help = "Example, to paste (the first line makes a model to try it on):\n  \
-    vitpcm model random --backbone vit-nano16 --out random.safetensors\n  \
-    vitpcm model inspect random.safetensors")]
+#[command(after_help = "Example, to paste (the first lines make a model to try it on):\n  \
+    vitpcm demo --data-only scenes\n  \
+    vitpcm train --data scenes --out run --preset demo --epochs 2\n  \
+    vitpcm model inspect run")]
 pub(crate) struct Args {
     /// A model of ours or its run folder, or backbone weights: .safetensors, .pth, .pt, .npz
     #[arg(value_parser = model_path::parser())]

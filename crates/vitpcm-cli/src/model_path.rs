@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub(crate) const MODEL_FILE: &str = "model.safetensors";
 
 /// For options that take a model file.
-pub(crate) fn parser() -> impl TypedValueParser<Value = PathBuf> {
+pub fn parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(resolved)
 }
 

@@ -5,7 +5,8 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-type Parsed<T> = Result<T, String>;
+/// A number, or what was expected of it.
+pub type Parsed<T> = Result<T, String>;
 
 /// A TOML file holds no larger integer, and a run keeps its seed in one.
 pub(crate) fn seed(text: &str) -> Parsed<u64> {
@@ -26,7 +27,7 @@ pub(crate) fn gigabytes(text: &str) -> Parsed<u64> {
 }
 
 /// The largest image that is decoded.
-pub(crate) fn megapixels(text: &str) -> Parsed<u64> {
+pub fn megapixels(text: &str) -> Parsed<u64> {
     whole(text, 1..=65_536)
 }
 
@@ -46,7 +47,7 @@ pub(crate) fn places(text: &str) -> Parsed<u64> {
 }
 
 /// Side in pixels to which images are resized for a network.
-pub(crate) fn network_side(text: &str) -> Parsed<usize> {
+pub fn network_side(text: &str) -> Parsed<usize> {
     whole(text, 1..=16_384)
 }
 
@@ -123,7 +124,7 @@ pub(crate) fn precise_fraction(text: &str) -> Parsed<f64> {
 }
 
 /// A fraction that something is divided by, or whose logarithm is taken.
-pub(crate) fn fraction_above_zero(text: &str) -> Parsed<f32> {
+pub fn fraction_above_zero(text: &str) -> Parsed<f32> {
     match fraction(text) {
         Ok(fraction) if fraction > 0.0 => Ok(fraction),
         _ => Err("expected a number above 0, at most 1".to_owned()),
@@ -136,7 +137,7 @@ pub(crate) fn margin(text: &str) -> Parsed<f32> {
 }
 
 /// One area as a multiple of another.
-pub(crate) fn ratio(text: &str) -> Parsed<f64> {
+pub fn ratio(text: &str) -> Parsed<f64> {
     real(text, 0.0..=1000.0)
 }
 

@@ -8,7 +8,7 @@ use vitpcm_train::Ranks;
 
 /// A command that ran to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// Everything was done.
     Done,
     /// Some inputs failed; each was named on stderr and the rest is done.
@@ -31,12 +31,12 @@ impl std::error::Error for UsageError {}
 
 /// Marks an error as wrong usage or configuration (exit code 2). Any other error means that nothing could be done
 /// (exit code 3).
-pub(crate) fn usage(error: impl Into<anyhow::Error>) -> anyhow::Error {
+pub fn usage(error: impl Into<anyhow::Error>) -> anyhow::Error {
     UsageError(error.into()).into()
 }
 
 /// An error and its causes in one line; a cause that the text before it tells already is not said twice.
-pub(crate) fn described(error: &anyhow::Error) -> String {
+pub fn described(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {

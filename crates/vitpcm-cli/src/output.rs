@@ -26,7 +26,7 @@ fn to_stdout(text: &str) -> anyhow::Result<()> {
 }
 
 /// A result as data, to a file or, for `-`, to stdout instead of the table for people.
-pub(crate) fn json_or_text(json: Option<&Path>, value: &impl Serialize, text: &str) -> anyhow::Result<()> {
+pub fn json_or_text(json: Option<&Path>, value: &impl Serialize, text: &str) -> anyhow::Result<()> {
     let Some(path) = json else { return result(text) };
     let mut data = serde_json::to_string_pretty(value)?;
     data.push('\n');
@@ -44,7 +44,7 @@ pub(crate) fn json_or_text(json: Option<&Path>, value: &impl Serialize, text: &s
 }
 
 /// Writes a file whole or not at all.
-pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+pub fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     atomic_file::write(path, |file| file.write_all(bytes)).with_context(|| format!("{}", path.display()))
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn check_own_folder(folder: &Path, marker: &str) -> anyhow::Result<()
 }
 
 /// Makes a folder for results and takes it for this process alone, for as long as the lock is held.
-pub(crate) fn lock_folder(folder: &Path, command: &str) -> anyhow::Result<FolderLock> {
+pub fn lock_folder(folder: &Path, command: &str) -> anyhow::Result<FolderLock> {
     std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
     FolderLock::take(folder, command).map_err(|error| match error {
         FolderLockError::Held { .. } => usage(error),
@@ -73,9 +73,10 @@ pub(crate) fn lock_folder(folder: &Path, command: &str) -> anyhow::Result<Folder
 
 /// Messages to people, on stderr: which of them are said.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Messages {
+pub enum Messages {
     /// With `--verbose`: also what only those need who know the method.
     Verbose,
+    /// Remarks and failures.
     All,
     /// With `--quiet`, and by all ranks but the first.
     Failures,
@@ -85,7 +86,7 @@ pub(crate) enum Messages {
 
 impl Messages {
     /// A remark.
-    pub(crate) fn note(&self, text: impl std::fmt::Display) {
+    pub fn note(&self, text: impl std::fmt::Display) {
         if self.says_notes() {
             eprintln!("{}", printable::message(&text.to_string()));
         }
@@ -100,14 +101,14 @@ impl Messages {
     }
 
     /// An input that failed.
-    pub(crate) fn failure(&self, text: impl std::fmt::Display) {
+    pub fn failure(&self, text: impl std::fmt::Display) {
         if *self != Messages::None {
             eprintln!("error: {}", printable::message(&text.to_string()));
         }
     }
 
     /// A bar with rate and time left on a terminal; nothing elsewhere or where remarks are not said.
-    pub(crate) fn progress_bar(&self, length: usize, what: &'static str) -> ProgressBar {
+    pub fn progress_bar(&self, length: usize, what: &'static str) -> ProgressBar {
         let hidden = !self.says_notes() || !std::io::stderr().is_terminal();
         let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let style = "{msg} {wide_bar} {pos}/{len}  {per_sec}  {eta} left";

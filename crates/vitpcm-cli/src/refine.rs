@@ -80,7 +80,7 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     }
     check_outputs(args, &place, &with_scores, session)?;
     let record = FolderRecord::read(&args.out)?;
-    ranks.any(false); // all have read the record
+    ranks.barrier(); // all have read the record
     let _lock = ranks.is_first().then(|| output::lock_folder(&args.out, "refine")).transpose()?;
     let run = ("refine", Settings::new());
     let results = ResultsFolder::open(&args.out, record, Start::Fresh, run, ranks)?;

@@ -94,7 +94,7 @@ impl ResultsFolder {
                 begin(out, run, &files)?;
             }
         }
-        ranks.any(false); // no rank begins before that is done
+        ranks.barrier(); // no rank begins before that is done
         let aside = (1..).map(|n| folder.join(format!("replaced-{n}"))).find(|path| !path.exists());
         Ok(ResultsFolder {
             out: out.to_path_buf(),

@@ -30,9 +30,7 @@ use anyhow::{anyhow, bail};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use vitpcm::{
-    Segmentation, Segmenter, SegmenterOptions, Supervision, Symmetries, TagMode, Tiling, embedded_model,
-};
+use vitpcm::{Segmentation, Segmenter, SegmenterOptions, Supervision, TagMode, Tiling, embedded_model};
 use vitpcm_data::{ClassLookup, Difficult, ImageLimits};
 use vitpcm_masks::Classes;
 use vitpcm_train::Ranks;
@@ -91,11 +89,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "X,Y,…", value_parser = number_bounds::scale, value_delimiter = ',')]
     scales: Vec<f64>,
     /// Average the scores over the image and its mirror image
-    #[arg(long, conflicts_with = "symmetries")]
+    // `--symmetries` once averaged over all 8 symmetries of the square; scripts that say it get the mirror image.
+    #[arg(long, alias = "symmetries")]
     flip: bool,
-    /// Average the scores over the 8 symmetries of the square
-    #[arg(long)]
-    symmetries: bool,
     /// Cut images with a longer side than this, in pixels, into overlapping tiles
     #[arg(long, value_name = "N", value_parser = number_bounds::image_side, default_value_t = Tiling::default().above)]
     tile_above: usize,
@@ -268,7 +264,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     if args.resume {
         check_settings(args, &record, &settings)?;
     }
-    ranks.any(false); // all have read the record
+    ranks.barrier(); // all have read the record
     let _lock = ranks.is_first().then(|| output::lock_folder(&args.out, "segment")).transpose()?;
     let own = inputs.images.iter().skip(ranks.rank()).step_by(ranks.size());
     let progress = match args.resume {
@@ -417,11 +413,7 @@ fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
     let options = SegmenterOptions {
         size: args.size,
         scales: args.scales.clone(),
-        symmetries: match (args.symmetries, args.flip) {
-            (true, _) => Symmetries::All,
-            (false, true) => Symmetries::Flip,
-            (false, false) => Symmetries::Identity,
-        },
+        flip: args.flip,
         tiling: Tiling { above: args.tile_above, tile_side: args.tile_side },
         precision,
     };

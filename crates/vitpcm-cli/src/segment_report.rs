@@ -92,7 +92,7 @@ impl SegmentReport {
                 std::fs::remove_file(&path).with_context(|| format!("{}", path.display()))?;
             }
         }
-        ranks.any(false); // no rank begins before that is done
+        ranks.barrier(); // no rank begins before that is done
         let path = review_file(out, ranks.rank());
         let mut least_sure = LeastSure::new(options.report_pictures);
         report::newest_places(std::slice::from_ref(&path), |_| true)?.values().for_each(|place| {

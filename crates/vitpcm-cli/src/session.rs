@@ -12,7 +12,7 @@ use vitpcm_train::Ranks;
 
 /// Options of every command, as typed.
 #[derive(clap::Args)]
-pub(crate) struct Common {
+pub struct Common {
     /// Where to compute: cpu, cuda, cuda:N or metal [default: the best that this build and machine have]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Common options")]
     device: Option<DeviceName>,
@@ -40,11 +40,13 @@ pub(crate) struct Common {
 }
 
 /// Options of every command, resolved.
-pub(crate) struct Session<'a> {
+pub struct Session<'a> {
     device: DeviceName,
     precision: Option<Precision>,
-    pub(crate) seed: u64,
-    pub(crate) messages: Messages,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// What is said to people.
+    pub messages: Messages,
     /// The processes that do the work together.
     pub(crate) ranks: &'a Ranks,
     pub(crate) invocation: Invocation,
@@ -62,7 +64,8 @@ pub(crate) enum Role {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(common: &Common, invocation: Invocation, ranks: &'a Ranks) -> anyhow::Result<Self> {
+    /// From what was typed.
+    pub fn new(common: &Common, invocation: Invocation, ranks: &'a Ranks) -> anyhow::Result<Self> {
         if let Some(threads) = common.threads {
             rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
         }
@@ -99,7 +102,7 @@ impl<'a> Session<'a> {
     }
 
     /// Refuses to write a file that is read, one of `inputs` or the `--config` file, and to write into a folder that is read-only.
-    pub(crate) fn check_outputs(
+    pub fn check_outputs(
         &self,
         inputs: impl IntoIterator<Item = impl AsRef<Path>>,
         outputs: impl IntoIterator<Item = PathBuf>,
@@ -111,12 +114,12 @@ impl<'a> Session<'a> {
     }
 
     /// Opens the device for a command that computes with a network.
-    pub(crate) fn open_device(&self) -> anyhow::Result<(Device, Precision)> {
+    pub fn open_device(&self) -> anyhow::Result<(Device, Precision)> {
         self.open_device_for(suitable_precision)
     }
 
     /// Opens the device for a command that trains a network.
-    pub(crate) fn open_device_to_train(&self) -> anyhow::Result<(Device, Precision)> {
+    pub fn open_device_to_train(&self) -> anyhow::Result<(Device, Precision)> {
         self.open_device_for(suitable_training_precision)
     }
 

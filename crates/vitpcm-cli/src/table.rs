@@ -3,17 +3,19 @@
 use crate::printable;
 
 /// Rows of cells under a heading, padded to the widest cell of each column.
-pub(crate) struct Table {
+pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(crate) fn new(heading: impl IntoIterator<Item = impl Into<String>>) -> Self {
+    /// A table of one row: the heading.
+    pub fn new(heading: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let heading = heading.into_iter().map(|cell| printable::cell(&cell.into()));
         Table { rows: vec![heading.collect()] }
     }
 
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    /// Adds a row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().map(|cell| printable::cell(&cell)).collect());
     }
 }
@@ -45,12 +47,12 @@ impl std::fmt::Display for Table {
 }
 
 /// A percentage with two decimals, or a dash where there is none.
-pub(crate) fn percent(value: Option<f64>) -> String {
+pub fn percent(value: Option<f64>) -> String {
     value.map_or("–".to_string(), |value| format!("{value:.2}"))
 }
 
 /// A count with thin groups of three digits: 12 345 678.
-pub(crate) fn grouped(count: u64) -> String {
+pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {

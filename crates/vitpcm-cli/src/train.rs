@@ -26,10 +26,11 @@ use vitpcm_data::{Dataset, InputGrid, LEAST_IMAGES, choose_held_out, describe_im
 use vitpcm_masks::{mask_files, text_file};
 use vitpcm_nets::BackboneConfig;
 use vitpcm_train::{
-    Backbone, Ending, EtTarget, LocalisationKind, Preset, Start, TrainConfig, TrainData, TrainError,
+    Ending, EtTarget, InitialBackbone, LocalisationKind, Preset, Start, TrainConfig, TrainData, TrainError,
     TrainJob, TrainOutcome, has_saved_state, read_held_out,
 };
 
+/// What is typed.
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws tagged images to try it on):\n  \
     vitpcm demo --data-only scenes\n  \
@@ -40,7 +41,7 @@ use vitpcm_train::{
     vitpcm train --data my-images --pseudo-masks masks --out second-run\n  \
     vitpcm train --data my-images --weights run --out again\n\n\
     All keys of --set: docs/reference/settings.md, and the config.toml that every run writes.")]
-pub(crate) struct Args {
+pub struct Args {
     /// The data set: a folder with tagged images in any layout that `vitpcm data inspect` knows
     #[arg(long, value_name = "PATH")]
     data: PathBuf,
@@ -54,7 +55,7 @@ pub(crate) struct Args {
     epochs: Option<usize>,
     /// What the backbone starts from: the weights in this program, random numbers (`none`), or a file, detected
     /// automatically: a vitpcm model or its run folder, of which the backbone is taken; a ViT of timm, Hugging Face, DINO,
-    /// DINOv2 or Google (.npz); a ResNet of torchvision or Keras; Keras' Xception [default: embedded]
+    /// DINOv2 or Google (.npz); a ResNet of torchvision or Keras [default: embedded]
     #[arg(long, value_name = "FILE|embedded|none", value_parser = model_path::parser_with_words())]
     weights: Option<PathBuf>,
     /// A second round: learn also from the masks that `segment` made of the training images with an earlier model
@@ -75,9 +76,6 @@ pub(crate) struct Args {
     /// The network's backbone (vit-s16, dinov2-s14-reg, resnet50, …) [default: that of --weights]
     #[arg(long, value_name = "NAME")]
     backbone: Option<String>,
-    /// Classify patches (the method), or, to compare with, whole images: class activation maps [default: pcm]
-    #[arg(long, value_enum)]
-    localisation: Option<LocalisationName>,
     /// Change one setting by its dotted key, as in `schedule.rate=3e-4`; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -93,14 +91,6 @@ enum PresetName {
     Paper,
     /// A small network for drawn scenes, as `vitpcm demo` trains it
     Demo,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum LocalisationName {
-    /// Patch classification
-    Pcm,
-    /// Global average pooling, one linear layer, no equivariance loss; the background by a threshold
-    Cam,
 }
 
 impl Args {
@@ -125,11 +115,16 @@ impl PresetName {
 }
 
 pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
+    train_as(args, LocalisationKind::Pcm, session)
+}
+
+/// Trains a model that finds things in this way; a resumed run keeps its own.
+pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) -> anyhow::Result<Outcome> {
     if !args.data.exists() {
         return Err(usage(anyhow!("{}: there is no such folder or file", args.data.display())));
     }
     let start = args.resuming.start(&args.out)?;
-    let (config, backbone) = resolve(args, session)?;
+    let (config, backbone) = resolve(args, localisation, session)?;
     let dataset = Dataset::open(&args.data, &args.reading.open_options(config.seed))?;
     dataset.check_tagged()?;
     let pseudo_masks = args.pseudo_masks.iter().flat_map(|folder| file_guard::files_below(folder));
@@ -140,7 +135,9 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     if let Some(folder) = &args.pseudo_masks {
         data = with_pseudo_masks(data, folder, session)?;
     }
-    check_localisation(args, &config)?;
+    if config.model.localisation != localisation && localisation == LocalisationKind::Cam {
+        return Err(usage(anyhow!("model.localisation of the run or of --set is not `cam`")));
+    }
     // Kept features are computed by frozen blocks alone, which may run in the precision of inference.
     let (device, precision) = match config.views.pool {
         0 => session.open_device_to_train()?,
@@ -236,20 +233,6 @@ fn warn_of_tags(job: &TrainJob, session: &Session) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A run that is resumed keeps what it began with.
-fn check_localisation(args: &Args, config: &TrainConfig) -> anyhow::Result<()> {
-    let asked = args.localisation.map(|name| match name {
-        LocalisationName::Pcm => LocalisationKind::Pcm,
-        LocalisationName::Cam => LocalisationKind::Cam,
-    });
-    match asked {
-        Some(asked) if asked != config.model.localisation => {
-            Err(usage(anyhow!("--localisation differs from model.localisation of the run or of --set")))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Pseudo-masks lie where `segment --out` put them: named as the data set names its images, or, where the data set's whole
 /// folder was segmented, one folder down.
 fn with_pseudo_masks(mut data: TrainData, folder: &Path, session: &Session) -> anyhow::Result<TrainData> {
@@ -275,14 +258,18 @@ fn with_pseudo_masks(mut data: TrainData, folder: &Path, session: &Session) -> a
 }
 
 /// The settings and the initial backbone, from what was typed and, when resuming, from what the run began with.
-fn resolve(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backbone)> {
+fn resolve(
+    args: &Args,
+    localisation: LocalisationKind,
+    session: &Session,
+) -> anyhow::Result<(TrainConfig, InitialBackbone)> {
     let stored = args.out.join("config.toml");
     let (mut config, backbone) = if args.resuming.resume && has_saved_state(&args.out) {
         let text = text_file::read(&stored).with_context(|| format!("{}", stored.display()))?;
         let config = TrainConfig::from_toml(&text).with_context(|| format!("{}", stored.display()));
-        (config.map_err(usage)?, Backbone::Scratch)
+        (config.map_err(usage)?, InitialBackbone::Scratch)
     } else {
-        initial(args, session)?
+        initial(args, localisation, session)?
     };
     if let Some(epochs) = args.epochs {
         config.schedule.epochs = epochs;
@@ -300,7 +287,11 @@ fn resolve(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backb
     Ok((config, backbone))
 }
 
-fn initial(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backbone)> {
+fn initial(
+    args: &Args,
+    localisation: LocalisationKind,
+    session: &Session,
+) -> anyhow::Result<(TrainConfig, InitialBackbone)> {
     let named = args.backbone.as_deref().map(BackboneConfig::named).transpose().map_err(usage)?;
     let mut config = args.preset.config();
     config.seed = session.seed;
@@ -308,7 +299,7 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backb
         // Measured (docs/lab/tried.md): masks that hold for both views make the views agree, and better.
         config.losses.et_target = EtTarget::None;
     }
-    if args.localisation == Some(LocalisationName::Cam) {
+    if localisation == LocalisationKind::Cam {
         config = config.for_cam();
     }
     let weights = args.initial_weights();
@@ -319,7 +310,7 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backb
             if let Some(train_size) = imported.train_size {
                 config = config.for_train_size(train_size, imported.config.patch());
             }
-            Backbone::Weights(Box::new(imported))
+            InitialBackbone::Weights(Box::new(imported))
         }
         None => {
             let backbone = named.map_or_else(|| BackboneConfig::named(&config.model.backbone), Ok)?;
@@ -328,7 +319,7 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backb
             if args.preset != PresetName::Demo {
                 config = config.for_backbone(&backbone).from_scratch();
             }
-            Backbone::Scratch
+            InitialBackbone::Scratch
         }
     };
     config.model.weights = Some(weights.to_string());
@@ -337,12 +328,16 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(TrainConfig, Backb
 }
 
 /// Refuses settings that contradict what the backbone starts from, which options say and `--set` does not change.
-fn check_start(config: &TrainConfig, weights: Option<&str>, backbone: &Backbone) -> anyhow::Result<()> {
+fn check_start(
+    config: &TrainConfig,
+    weights: Option<&str>,
+    backbone: &InitialBackbone,
+) -> anyhow::Result<()> {
     if config.model.weights.as_deref() != weights {
         bail!("model.weights is a record of --weights, which says what the backbone starts from");
     }
     match backbone {
-        Backbone::Weights(imported) if imported.config.name() != config.model.backbone => bail!(
+        InitialBackbone::Weights(imported) if imported.config.name() != config.model.backbone => bail!(
             "model.backbone={}: the initial weights are those of {}; expected --backbone NAME with its --weights",
             config.model.backbone,
             imported.config.name()

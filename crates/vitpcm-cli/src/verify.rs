@@ -2,9 +2,9 @@
 //! configuration here; the loop itself is `vitpcm-train`'s, and this file shows what it tells.
 
 use crate::class_names::{self, CLASS_LIST};
+use crate::compared_masks::read_names;
 use crate::counting::{counted, images};
 use crate::crf_options::CrfOptions;
-use crate::evaluate::read_names;
 use crate::interrupt::Interrupt;
 use crate::live_run::{self, Heard, LINE_EVERY, Resuming, duration};
 use crate::mask_place;
@@ -21,13 +21,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
-use vitpcm::{Device, Model, Precision, Segmenter, SegmenterOptions, Symmetries, embedded_model};
+use vitpcm::{Device, Segmenter, SegmenterOptions};
 use vitpcm_data::{ImageLimits, MaskPairing, MaskedImage};
 use vitpcm_masks::{Classes, Scores, text_file};
 use vitpcm_nets::{BackboneConfig, PretrainedBackbone, ResNetVariant};
 use vitpcm_train::{
-    Ending, ScoreOptions, Teacher, TrainError, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob,
-    VerifyOutcome, has_saved_state, score_segmenter, verify as train_on_masks,
+    Ending, ScoreOptions, TrainError, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob, VerifyOutcome,
+    has_saved_state, score_segmenter, verify as train_on_masks,
 };
 
 #[derive(clap::Args)]
@@ -78,10 +78,6 @@ pub(crate) struct Args {
     /// model with a ResNet or its run folder
     #[arg(long, value_name = "FILE|RUN", value_parser = model_path::parser())]
     weights: Option<PathBuf>,
-    /// A model from tags whose features the network learns beside the masks, say that which made them, as a file or a run
-    /// folder; `embedded` for the program's own
-    #[arg(long, value_name = "FILE|RUN|embedded", value_parser = model_path::parser_with_words())]
-    teacher: Option<PathBuf>,
     /// Number of steps [default: 20000]
     #[arg(long, value_name = "N", value_parser = number_bounds::steps, conflicts_with = "epochs")]
     steps: Option<u64>,
@@ -140,19 +136,17 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         bail!("no image of {} has a mask of its name in {}", args.images.display(), args.masks.display());
     }
     let (config, backbone) = resolve(args, training.len(), session)?;
-    check_outputs(args, &config, [&training, &validation], session)?;
+    check_outputs(args, [&training, &validation], session)?;
     if config.crops.unsure_below > 0.0 {
         check_scores(&args.masks, &training, &session.messages).map_err(usage)?;
     }
     let (device, precision) = session.open_device_to_train()?;
-    let teacher = teacher(&config.teacher.model, precision, &device)?;
     let job = VerifyJob {
         config,
         classes,
         training,
         validation,
         backbone,
-        teacher,
         out: args.out.clone(),
         start,
         device,
@@ -185,18 +179,13 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
 }
 
 /// Refuses to write over what is learned from or scored on.
-fn check_outputs(
-    args: &Args,
-    config: &VerifyConfig,
-    images: [&Vec<MaskedImage>; 2],
-    session: &Session,
-) -> anyhow::Result<()> {
+fn check_outputs(args: &Args, images: [&Vec<MaskedImage>; 2], session: &Session) -> anyhow::Result<()> {
     let images = images.into_iter().flatten();
     let images = images
         .flat_map(|MaskedImage { image, mask, scores, .. }| [image, mask, scores].map(PathBuf::as_path));
     let class_list = args.masks.join(CLASS_LIST);
     let files = [&args.list, &args.val_list, &args.weights].into_iter().flatten().map(PathBuf::as_path);
-    let named = [&config.teacher.model].into_iter().chain(&args.classes).map(Path::new);
+    let named = args.classes.iter().map(Path::new);
     let outputs = live_run::files(&args.out).into_iter().chain(args.json.clone());
     session.check_outputs(images.chain(files).chain(named).chain([class_list.as_path()]), outputs)
 }
@@ -281,9 +270,6 @@ fn resolve(
     if let Some(steps) = args.steps {
         config.schedule.steps = steps;
     }
-    if let Some(model) = &args.teacher {
-        config.teacher.model = model.display().to_string();
-    }
     for assignment in &args.set {
         config = config.with(assignment).map_err(usage)?;
     }
@@ -320,16 +306,6 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(VerifyConfig, Veri
     Ok((config, VerifyBackbone::Weights { config: resnet, normalisation, parameters }))
 }
 
-/// The model that the settings name, if they do.
-fn teacher(model: &str, precision: Precision, device: &Device) -> anyhow::Result<Option<Teacher>> {
-    let model = match model {
-        "" => return Ok(None),
-        "embedded" => embedded_model(&Device::Cpu)?,
-        file => Model::load(file, &Device::Cpu).map_err(usage)?,
-    };
-    Ok(Some(Teacher::new(&model, precision, device)?))
-}
-
 fn provenance(args: &Args) -> BTreeMap<String, String> {
     let shown = |path: &Path| path.display().to_string();
     let mut known = vec![
@@ -338,7 +314,6 @@ fn provenance(args: &Args) -> BTreeMap<String, String> {
         ("masks", shown(&args.masks)),
     ];
     known.extend(args.weights.as_deref().map(|weights| ("weights", shown(weights))));
-    known.extend(args.teacher.as_deref().map(|teacher| ("teacher", shown(teacher))));
     known.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
@@ -381,7 +356,7 @@ fn score(
     let model = args.out.join(MODEL_FILE);
     let options = SegmenterOptions {
         scales: args.scales.clone(),
-        symmetries: Symmetries::Flip,
+        flip: true,
         precision: job.precision,
         ..SegmenterOptions::default()
     };

@@ -1,5 +1,7 @@
 //! The commands as a user runs them: exit codes, messages and files of CLI.md.
 
+mod untrained;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use vitpcm_data::DrawnScenes;
@@ -45,10 +47,7 @@ impl Folder {
     fn with_scenes_and_model() -> Folder {
         let folder = Folder::new();
         DrawnScenes { seed: 3, side: 64 }.write(&folder.path("scenes"), 4, 2).unwrap();
-        let names = DrawnScenes::classes().names()[1..].join("\n");
-        std::fs::write(folder.path("names.txt"), names).unwrap();
-        let (model, names) = (folder.text("model.safetensors"), folder.text("names.txt"));
-        check(&["model", "random", "--backbone", "vit-nano16", "--classes", &names, "--out", &model], 0);
+        untrained::write(&folder.path("model.safetensors"), &DrawnScenes::classes(), 0);
         folder
     }
 }
@@ -102,17 +101,12 @@ fn evaluate_counts_missing_predictions_even_when_it_is_quiet() {
     folder.mask("truth/there.png", 2, &[0, 1]);
     (0..12).for_each(|i| folder.mask(&format!("truth/gone-{i:02}.png"), 2, &[0, 1]));
     let (pred, truth) = (folder.text("pred"), folder.text("truth"));
-    for way in [&["--json", "-"][..], &["--json", "-", "--foreground"]] {
-        let (stdout, stderr) =
-            check(&[&["evaluate", "--quiet", "--pred", &pred, "--truth", &truth], way].concat(), 1);
-        let scores = json(&stdout);
-        assert_eq!((&scores["num_images"], &scores["num_failed"]), (&1.into(), &12.into()));
-        assert_eq!(scores["without_prediction"].as_array().unwrap().len(), 12);
-        assert!(
-            stderr.contains("gone-00: no predicted mask in") && stderr.contains("2 more have"),
-            "{stderr}"
-        );
-    }
+    let arguments = ["evaluate", "--quiet", "--pred", &pred, "--truth", &truth, "--json", "-"];
+    let (stdout, stderr) = check(&arguments, 1);
+    let scores = json(&stdout);
+    assert_eq!((&scores["num_images"], &scores["num_failed"]), (&1.into(), &12.into()));
+    assert_eq!(scores["without_prediction"].as_array().unwrap().len(), 12);
+    assert!(stderr.contains("gone-00: no predicted mask in") && stderr.contains("2 more have"), "{stderr}");
     std::fs::write(folder.path("list.txt"), "there\n").unwrap();
     let list = folder.text("list.txt");
     let (_, stderr) = check(&["evaluate", "--pred", &pred, "--truth", &truth, "--list", &list], 0);
@@ -417,38 +411,6 @@ fn background_that_is_not_sure_is_left_open_or_filled() {
 }
 
 #[test]
-fn join_completes_what_the_first_masks_hold_little_of() {
-    let folder = Folder::new();
-    folder.mask("first/a.png", 4, &[1, 0, 0, 0]);
-    folder.mask("second/a.png", 4, &[1, 1, 1, 0]);
-    folder.mask("first/deeper/b.png", 4, &[1, 1, 0, 0]);
-    folder.mask("second/deeper/b.png", 4, &[1, 1, 1, 0]);
-    std::fs::write(folder.path("first/classes.txt"), "cat\n").unwrap();
-    let (first, second, out) = (folder.text("first"), folder.text("second"), folder.text("out"));
-    let (_, stderr) = check(&["join", &first, &second, "--out", &out], 0);
-    assert!(stderr.contains("2 masks joined, 0 failed"), "{stderr}");
-    let labels = |name: &str| read_label_png(&Path::new(&out).join(name)).unwrap().into_labels();
-    assert_eq!((labels("a.png"), labels("deeper/b.png")), (vec![1, 1, 1, 0], vec![1, 1, 0, 0]));
-    assert_eq!(std::fs::read_to_string(folder.path("out/classes.txt")).unwrap(), "cat\n");
-    check(&["join", &first, &second, "--agreed", "--out", &out], 0);
-    assert_eq!((labels("a.png"), labels("deeper/b.png")), (vec![1, 255, 255, 0], vec![1, 1, 255, 0]));
-
-    // Of three masks one has no partner and one another size: both are named, the third is there.
-    folder.mask("first/alone.png", 4, &[0; 4]);
-    folder.mask("second/deeper/b.png", 2, &[1; 2]);
-    let (_, stderr) = check(&["join", &first, &second, "--out", &folder.text("some")], 1);
-    assert!(stderr.contains("alone: only in one of the two folders"), "{stderr}");
-    assert!(stderr.contains("b.png") && stderr.contains("(4, 1) pixels, the second (2, 1)"), "{stderr}");
-    assert!(folder.path("some/a.png").is_file());
-
-    std::fs::write(folder.path("second/classes.txt"), "dog\n").unwrap();
-    let (_, stderr) = check(&["join", &first, &second, "--out", &out], 2);
-    assert!(stderr.contains("list different classes"), "{stderr}");
-    let (_, stderr) = check(&["join", &first, &folder.text("nowhere"), "--out", &out], 2);
-    assert!(stderr.contains("nowhere"), "{stderr}");
-}
-
-#[test]
 fn model_inspect_tells_models_from_other_files() {
     let folder = Folder::with_scenes_and_model();
     let (stdout, _) = check(&["model", "inspect", &folder.text("model.safetensors")], 0);
@@ -456,8 +418,8 @@ fn model_inspect_tells_models_from_other_files() {
     let (stdout, _) = check(&["model", "inspect", &folder.text("model.safetensors"), "--json", "-"], 0);
     assert_eq!(json(&stdout)["kind"], "model");
     assert_eq!(json(&stdout)["checksums"], "verified");
-    let (_, stderr) = check(&["model", "inspect", &folder.text("names.txt")], 3);
-    assert!(stderr.contains("names.txt"), "{stderr}");
+    let (_, stderr) = check(&["model", "inspect", &folder.text("scenes/classes.txt")], 3);
+    assert!(stderr.contains("classes.txt"), "{stderr}");
 }
 
 #[test]
@@ -478,40 +440,6 @@ fn a_damaged_model_is_refused_by_name_and_inspect_says_so() {
     let embedded = concat!(env!("CARGO_MANIFEST_DIR"), "/../vitpcm/model/voc20.safetensors");
     let (stdout, _) = check(&["model", "inspect", embedded], 0);
     assert!(stdout.contains("checksums       verified"), "{stdout}");
-}
-
-#[test]
-fn the_mean_of_models_is_between_them_and_other_networks_are_refused() {
-    let folder = Folder::with_scenes_and_model();
-    let path = |name: &str| folder.text(name);
-    let random = |name: &str, backbone: &str, seed: &str| {
-        check(&["model", "random", "--backbone", backbone, "--seed", seed, "--out", &path(name)], 0);
-    };
-    random("a.safetensors", "vit-nano16", "1");
-    random("b.safetensors", "vit-nano16", "2");
-    random("other.safetensors", "vit-ti16", "1");
-    let average = |models: &[&str], code: i32| {
-        let models = models.iter().map(|name| path(name));
-        let args: Vec<String> =
-            ["model".to_owned(), "average".to_owned()].into_iter().chain(models).collect();
-        let args: Vec<&str> = args.iter().map(String::as_str).chain(["--out"]).collect();
-        check(&[&args[..], &[&path("mean.safetensors")]].concat(), code).1
-    };
-    average(&["a.safetensors", "b.safetensors", "b.safetensors"], 0);
-    let load = |name: &str| vitpcm::Model::load(path(name), &vitpcm::Device::Cpu).unwrap();
-    let (a, b, mean) = (load("a.safetensors"), load("b.safetensors"), load("mean.safetensors"));
-    for (name, _) in mean.parameters.iter() {
-        let numbers = |model: &vitpcm::Model| {
-            let tensor = model.parameters.get(name).unwrap();
-            tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap()
-        };
-        for ((a, b), mean) in numbers(&a).iter().zip(numbers(&b)).zip(numbers(&mean)) {
-            assert!((mean - (a + 2.0 * b) / 3.0).abs() < 1e-6, "{name}");
-        }
-    }
-    assert!(mean.info.provenance["averaged_from"].contains("b.safetensors"));
-    let stderr = average(&["a.safetensors", "other.safetensors"], 2);
-    assert!(stderr.contains("other.safetensors") && stderr.contains("differ in network"), "{stderr}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Exports as a user asks for them: beside the masks of `segment`, after an interruption and by several runs, and from
 //! finished masks by `export`.
 
+mod untrained;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use vitpcm_data::DrawnScenes;
@@ -32,8 +34,7 @@ impl Scenes {
 
     fn with_model() -> Scenes {
         let scenes = Scenes::new();
-        let (model, names) = (scenes.text("model.safetensors"), scenes.text("scenes/classes.txt"));
-        check(&["model", "random", "--backbone", "vit-nano16", "--classes", &names, "--out", &model], 0);
+        untrained::write(&scenes.path("model.safetensors"), &DrawnScenes::classes(), 0);
         scenes
     }
 
@@ -63,7 +64,7 @@ fn check_same_masks(set: &Path, images: Option<&Path>, masks: &Path, num_masks: 
     }
 }
 
-const ALL: &str = "coco,yolo,label-studio,cvat,labelme,voc,psa,irn";
+const ALL: &str = "coco,yolo,label-studio,cvat,labelme,voc";
 
 #[test]
 fn segment_exports_all_that_is_done_also_what_an_earlier_run_did() {
@@ -92,8 +93,6 @@ fn segment_exports_all_that_is_done_also_what_an_earlier_run_did() {
         "labelme/scene-0005.json",
         "voc/ImageSets/Segmentation/train.txt",
         "voc/JPEGImages/scene-0005.png",
-        "psa/scene-0005.npy",
-        "irn/scene-0005.npy",
     ] {
         let read = |folder: &Path| std::fs::read(folder.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(read(&out) == read(&whole), "{name}");
@@ -204,7 +203,6 @@ fn what_cannot_be_exported_is_said_in_one_line() {
     };
     says(&[&masks, "--format", "coco"], 2, "--classes voc|coco|FILE");
     says(&[&masks, "--format", "coco,bmp", "--classes", "voc"], 2, "bmp");
-    says(&[&masks, "--format", "psa", "--classes", "voc"], 2, "psa needs score maps: --scores DIR");
     says(
         &[&masks, "--format", "voc", "--classes", "voc", "--unsure-below", "0.5"],
         2,

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stderr, reason = "a test says what it skipped")]
 
 mod processes;
+mod untrained;
 
 use processes::{
     NUM_IMAGES, Stage, check, check_same, ended, files, leftovers, num_rows, results, signal, wait_until,

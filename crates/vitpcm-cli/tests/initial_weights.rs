@@ -1,10 +1,13 @@
 //! `--weights` of `train` and `verify` as a user runs them: what a network starts from when nothing is said, when a model of
 //! ours is named, and when nothing is wanted; and where the run says so.
 
+mod untrained;
+
 use std::path::Path;
 use std::process::Command;
 use vitpcm::{Device, Model, embedded_model};
 use vitpcm_data::DrawnScenes;
+use vitpcm_masks::Classes;
 use vitpcm_nets::{Parameters, PretrainedBackbone};
 
 /// One epoch on small images. It is the warm-up's: the backbone stays as it started.
@@ -71,7 +74,7 @@ fn training_starts_from_the_embedded_backbone_and_says_so() {
 fn training_starts_from_a_model_of_ours_and_resumes_without_it() {
     let folder = folder_with_scenes();
     let root = folder.path();
-    run(root, "model random --backbone vit-nano16 --seed 5 --out f32.safetensors", 0);
+    untrained::write(&root.join("f32.safetensors"), &Classes::voc(), 5);
     for storage in ["f16", "i8"] {
         run(root, &format!("model convert f32.safetensors --store {storage} --out {storage}.safetensors"), 0);
     }
@@ -124,7 +127,7 @@ fn random_numbers_are_for_those_who_ask() {
 fn weights_that_do_not_fit_are_refused_with_what_to_do() {
     let folder = folder_with_scenes();
     let root = folder.path();
-    run(root, "model random --backbone vit-nano16 --out mine.safetensors", 0);
+    untrained::write(&root.join("mine.safetensors"), &Classes::voc(), 0);
     for (more, parts) in [
         ("--backbone vit-s16", ["--weights FILE", "--weights none"]),
         ("--weights embedded --backbone resnet50", ["dinov2-s14-reg", "resnet50"]),
@@ -160,7 +163,7 @@ fn a_resnet_goes_from_verification_to_training_and_back() {
     let said = run(root, &format!("{verify} --weights run/model.safetensors --out second"), 0);
     assert!(said.contains("resnet-nano (vitpcm model)"), "{said}");
 
-    run(root, "model random --backbone vit-nano16 --out vit.safetensors", 0);
+    untrained::write(&root.join("vit.safetensors"), &Classes::voc(), 0);
     let said = run(root, &format!("{verify} --weights vit.safetensors --out third"), 2);
     assert!(said.contains("vit.safetensors") && said.contains("expected those of a ResNet"), "{said}");
 }

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, reason = "a table of what was done")]
 
 mod processes;
+mod untrained;
 
 use processes::{Stage, check, check_same, ended, files, leftovers, results, signal};
 use std::collections::BTreeMap;

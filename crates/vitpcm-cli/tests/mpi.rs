@@ -2,6 +2,8 @@
 //! Needs Open MPI's `mpirun`.
 #![cfg(all(feature = "mpi", target_os = "linux"))]
 
+mod untrained;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -207,10 +209,7 @@ fn ranks_share_a_folder_of_images_and_write_one_list_of_tags() {
     let scratch = Scratch::with_scenes();
     let path = |name: &str| scratch.path(name).to_str().unwrap().to_owned();
     let (images, model) = (path("data/images"), path("model.safetensors"));
-    std::fs::write(scratch.path("names.txt"), DrawnScenes::classes().names()[1..].join("\n")).unwrap();
-    let names = path("names.txt");
-    let random = ["model", "random", "--backbone", "vit-nano16", "--classes", &names, "--out", &model];
-    check(start(1, &random), 0);
+    untrained::write(&scratch.path("model.safetensors"), &DrawnScenes::classes(), 0);
     std::fs::write(scratch.path("data/images/broken.png"), "no image").unwrap();
     let mut tags = Vec::new();
     for ranks in [1, 2] {

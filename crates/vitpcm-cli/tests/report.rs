@@ -1,9 +1,12 @@
 //! The reports as users get them: what they hold, that names in them stay text, and that runs which are interrupted, resumed
 //! or bounded are told rightly.
 
+mod untrained;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use vitpcm_data::DrawnScenes;
+use vitpcm_masks::Classes;
 
 /// A class name that would run a script if it became markup.
 const HOSTILE: &str = "\"><script>alert(1)</script>";
@@ -17,19 +20,8 @@ impl Scratch {
         DrawnScenes { seed: 3, side: 48 }.write(&scratch.path("scenes"), num_scenes - 2, 2).unwrap();
         let names = DrawnScenes::classes().names()[1..4].join("\n");
         std::fs::write(scratch.path("names.txt"), format!("{names}\n{HOSTILE}\n")).unwrap();
-        scratch.check(
-            &[
-                "model",
-                "random",
-                "--backbone",
-                "vit-nano16",
-                "--classes",
-                "names.txt",
-                "--out",
-                "model.safetensors",
-            ],
-            0,
-        );
+        let classes = Classes::from_file(&scratch.path("names.txt")).unwrap();
+        untrained::write(&scratch.path("model.safetensors"), &classes, 0);
         scratch
     }
 
@@ -114,10 +106,7 @@ fn a_true_mask_is_scored_as_evaluate_does() {
     // A model that has the data set's classes finds them by itself.
     let names = DrawnScenes::classes().names()[1..].join("\n");
     std::fs::write(scratch.path("names.txt"), names).unwrap();
-    std::fs::remove_file(scratch.path("model.safetensors")).unwrap();
-    let random =
-        ["model", "random", "--backbone=vit-nano16", "--classes=names.txt", "--out=model.safetensors"];
-    scratch.check(&random, 0);
+    untrained::write(&scratch.path("model.safetensors"), &DrawnScenes::classes(), 0);
     scratch.check(&segment(&["scenes"]), 0);
     assert!(scratch.report("out").contains("6 true masks"));
     // One that does not fit is named, and the mask is there all the same.

@@ -1,5 +1,7 @@
 //! `segment --resume` as a user meets it: what counts as done, what is done again, and that nothing a person edited is lost.
 
+mod untrained;
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,11 +13,9 @@ impl Stage {
     fn new() -> Stage {
         let stage = Stage(tempfile::tempdir().unwrap());
         DrawnScenes { seed: 5, side: 40 }.write(&stage.path("data"), 3, 1).unwrap();
-        for seed in ["0", "1"] {
-            let out = format!("--out=model-{seed}.safetensors");
-            let base =
-                ["model", "random", "--backbone=vit-nano16", "--classes=data/classes.txt", "--seed", seed];
-            stage.check(&[&base[..], &[&out]].concat(), 0);
+        for seed in [0, 1] {
+            let model = stage.path(&format!("model-{seed}.safetensors"));
+            untrained::write(&model, &DrawnScenes::classes(), seed);
         }
         stage
     }

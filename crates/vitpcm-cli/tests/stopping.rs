@@ -2,6 +2,7 @@
 #![cfg(unix)]
 
 mod processes;
+mod untrained;
 
 use processes::{Stage, ended, leftovers, signal, wait_until};
 use std::path::Path;

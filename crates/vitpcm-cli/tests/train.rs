@@ -144,3 +144,17 @@ fn a_new_run_says_what_its_tags_cannot_teach_and_a_resumed_one_does_not() {
     let stderr = stderr_of(&["--epochs=2", "--resume"]);
     assert!(!stderr.contains("warning:"), "{stderr}");
 }
+
+#[test]
+fn patches_are_classified_on_every_kind_of_backbone() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    DrawnScenes { seed: 3, side: 48 }.write(&data, 12, 4).unwrap();
+    for backbone in ["resnet-nano", "xception-nano"] {
+        let out = folder.path().join(backbone);
+        let plain = ["--set=model.conditioning=none", "--set=losses.et_target=none", "--epochs=1"];
+        check(start(&data, &out, &[&plain[..], &["--backbone", backbone]].concat()), 0);
+        assert_eq!(num_rows(&out), 2);
+        assert!(!out.join("thresholds.csv").exists(), "{backbone}: thresholds are of activation maps");
+    }
+}

@@ -8,7 +8,9 @@ use crate::listing::{Entry, Listing, MaskCoverage};
 use crate::spelling::{ClassLookup, Meaning, Spellings};
 use crate::split::{self, Split, SplitBy};
 use crate::tag_rows::TagRows;
-use crate::{DataError, ImageFile, ImageLimits, Layout, MaskSource, Problem, ProblemKind, ReadingNote, Tags};
+use crate::{
+    DataError, DatasetLayout, ImageFile, ImageLimits, MaskSource, Problem, ProblemKind, ReadingNote, Tags,
+};
 use crate::{class_folders, coco, cvat, label_studio, tags_json, tags_table, voc};
 use rayon::prelude::*;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -95,7 +97,7 @@ pub struct OpenOptions {
 #[derive(Clone, Debug)]
 pub struct Dataset {
     root: PathBuf,
-    layout: Layout,
+    layout: DatasetLayout,
     classes: Classes,
     images: Vec<TaggedImage>,
     truths: Vec<Option<MaskSource>>,
@@ -154,7 +156,7 @@ impl Dataset {
     }
 
     /// What the folder was recognised as.
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> DatasetLayout {
         self.layout
     }
 

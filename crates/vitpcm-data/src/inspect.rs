@@ -4,7 +4,8 @@
 use crate::image_file::decode_file;
 use crate::tag_warnings::{InputGrid, TagWarning, describe, tag_warnings};
 use crate::{
-    DataError, Dataset, ImageHeader, ImageLimits, Layout, MaskSource, Problem, ProblemKind, ReadingNote,
+    DataError, Dataset, DatasetLayout, ImageHeader, ImageLimits, MaskSource, Problem, ProblemKind,
+    ReadingNote,
 };
 use crate::{problem, read_image_header, same_content};
 use rayon::prelude::*;
@@ -58,7 +59,7 @@ pub struct Inspection {
     #[serde(serialize_with = "problem::lossy")]
     pub path: PathBuf,
     /// What it was recognised as.
-    pub layout: Layout,
+    pub layout: DatasetLayout,
     /// Name of the one file that the tags were read from, for layouts that have one.
     pub tag_file: Option<String>,
     /// Number of images.

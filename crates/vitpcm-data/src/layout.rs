@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// The layouts that are understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Layout {
+pub enum DatasetLayout {
     /// `JPEGImages`, `Annotations`, `ImageSets`.
     VocDevkit,
     /// `instances_*.json`.
@@ -34,18 +34,18 @@ pub enum Layout {
     Cvat,
 }
 
-impl fmt::Display for Layout {
+impl fmt::Display for DatasetLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Layout::VocDevkit => "VOC devkit",
-            Layout::Coco => "COCO",
-            Layout::TagsCsv => "table of tags (CSV)",
-            Layout::TagsXlsx => "table of tags (Excel)",
-            Layout::TagsJson => "tags.json",
-            Layout::TagsJsonl => "tags.jsonl",
-            Layout::ClassFolders => "class folders",
-            Layout::LabelStudio => "Label Studio export",
-            Layout::Cvat => "CVAT export",
+            DatasetLayout::VocDevkit => "VOC devkit",
+            DatasetLayout::Coco => "COCO",
+            DatasetLayout::TagsCsv => "table of tags (CSV)",
+            DatasetLayout::TagsXlsx => "table of tags (Excel)",
+            DatasetLayout::TagsJson => "tags.json",
+            DatasetLayout::TagsJsonl => "tags.jsonl",
+            DatasetLayout::ClassFolders => "class folders",
+            DatasetLayout::LabelStudio => "Label Studio export",
+            DatasetLayout::Cvat => "CVAT export",
         })
     }
 }
@@ -80,17 +80,17 @@ impl Source {
         }
     }
 
-    pub(crate) fn layout(&self) -> Layout {
+    pub(crate) fn layout(&self) -> DatasetLayout {
         match self {
-            Source::VocDevkit => Layout::VocDevkit,
-            Source::Coco { .. } => Layout::Coco,
-            Source::TagsCsv(_) => Layout::TagsCsv,
-            Source::TagsXlsx(_) => Layout::TagsXlsx,
-            Source::TagsJson(_) => Layout::TagsJson,
-            Source::TagsJsonl(_) => Layout::TagsJsonl,
-            Source::ClassFolders => Layout::ClassFolders,
-            Source::LabelStudio(_) => Layout::LabelStudio,
-            Source::Cvat(_) => Layout::Cvat,
+            Source::VocDevkit => DatasetLayout::VocDevkit,
+            Source::Coco { .. } => DatasetLayout::Coco,
+            Source::TagsCsv(_) => DatasetLayout::TagsCsv,
+            Source::TagsXlsx(_) => DatasetLayout::TagsXlsx,
+            Source::TagsJson(_) => DatasetLayout::TagsJson,
+            Source::TagsJsonl(_) => DatasetLayout::TagsJsonl,
+            Source::ClassFolders => DatasetLayout::ClassFolders,
+            Source::LabelStudio(_) => DatasetLayout::LabelStudio,
+            Source::Cvat(_) => DatasetLayout::Cvat,
         }
     }
 

@@ -79,7 +79,7 @@ pub use image_file::{IMAGE_FORMATS, ImageHeader, ImageLimits, decode_image, read
 pub use inspect::{
     ClassCount, InspectDepth, InspectOptions, Inspection, Range, SizeSummary, SplitCount, inspect,
 };
-pub use layout::Layout;
+pub use layout::DatasetLayout;
 pub use loader::{EpochStream, Loaded, Loader, LoaderOptions};
 pub use mask_crops::{Colours, Crop, CropLoader, CropMaker, LoadedCrop, MaskPairing, MaskedImage, Unsure};
 pub use mask_source::{CocoTruth, MaskSource};

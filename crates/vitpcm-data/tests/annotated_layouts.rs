@@ -4,7 +4,9 @@ mod folders;
 
 use folders::{Folder, demand, notes, problems, splits, tags};
 use std::collections::BTreeMap;
-use vitpcm_data::{DataError, Dataset, Difficult, ImageLimits, Layout, OpenOptions, ProblemKind, SameName};
+use vitpcm_data::{
+    DataError, Dataset, DatasetLayout, Difficult, ImageLimits, OpenOptions, ProblemKind, SameName,
+};
 
 fn objects(names: &[&str]) -> String {
     let object = |name: &&str| {
@@ -37,7 +39,7 @@ fn a_devkit_is_found_at_its_folder_and_above() {
     for root in ["", "VOC2012/", "VOCdevkit/VOC2012/"] {
         let folder = devkit(root);
         let dataset = folder.open();
-        assert_eq!(dataset.layout(), Layout::VocDevkit);
+        assert_eq!(dataset.layout(), DatasetLayout::VocDevkit);
         assert_eq!(dataset.problems(), []);
         assert_eq!(dataset.classes().len(), 21);
         assert_eq!(
@@ -166,7 +168,7 @@ fn coco_instances_give_tags_splits_and_masks() {
     ]);
     folder.file("annotations/instances_train2014.json", INSTANCES);
     let dataset = folder.open();
-    assert_eq!(dataset.layout(), Layout::Coco);
+    assert_eq!(dataset.layout(), DatasetLayout::Coco);
     assert_eq!(dataset.classes().names(), ["background", "car", "toothbrush"]);
     let [five, nine] = ["train2014/COCO_train_5.jpg", "train2014/COCO_train_9.jpg"];
     assert_eq!(tags(&dataset), BTreeMap::from([(five, vec!["car", "toothbrush"]), (nine, vec!["car"])]));
@@ -262,7 +264,7 @@ fn class_folders_join_equal_names_and_take_loose_images_for_negatives() {
     folder.mask("masks/1.png", 1);
     folder.mask("masks/cat/deep/2.png", 1);
     let dataset = folder.open();
-    assert_eq!(dataset.layout(), Layout::ClassFolders);
+    assert_eq!(dataset.layout(), DatasetLayout::ClassFolders);
     let expected = [
         ("cat/1.jpg", vec!["cat", "dog"]),
         ("cat/deep/2.jpg", vec!["cat"]),
@@ -339,7 +341,7 @@ fn label_studio_exports_are_read_in_both_forms() {
         BTreeMap::from([("a.jpg", vec!["cat", "dog"]), ("photos/b c.jpg", vec!["dog"]), ("d.jpg", vec![])]);
     folder.file("project-1.json", flat);
     let dataset = folder.open();
-    assert_eq!(dataset.layout(), Layout::LabelStudio);
+    assert_eq!(dataset.layout(), DatasetLayout::LabelStudio);
     assert_eq!(tags(&dataset), expected);
 
     folder.file("project-1.json", tasks);
@@ -367,7 +369,7 @@ fn cvat_image_tags_are_read_up_to_a_break() {
     folder.images(["images/sub/a.jpg", "images/b.jpg", "images/c.jpg"]);
     folder.file("annotations.xml", xml);
     let dataset = folder.open();
-    assert_eq!(dataset.layout(), Layout::Cvat);
+    assert_eq!(dataset.layout(), DatasetLayout::Cvat);
     assert_eq!(
         tags(&dataset),
         BTreeMap::from([("b.jpg", vec![]), ("c.jpg", vec!["dog"]), ("sub/a.jpg", vec!["R&D", "dog"])])

@@ -4,7 +4,7 @@ mod folders;
 
 use folders::{Folder, demand, notes, problems, splits, tags};
 use std::collections::BTreeMap;
-use vitpcm_data::{Dataset, ImageLimits, Layout, OpenOptions, ProblemKind, SplitBy};
+use vitpcm_data::{Dataset, DatasetLayout, ImageLimits, OpenOptions, ProblemKind, SplitBy};
 
 /// Tags that a tag file of this content gives to the images a.jpg, b.jpg and sub/c.png.
 #[track_caller]
@@ -282,7 +282,7 @@ fn a_tag_file_of_any_name_may_be_opened_itself() {
     folder.images(["a.jpg"]);
     let csv = folder.file("labels.csv", "image,tags\na.jpg,cat\n");
     let json = folder.file("labels.json", r#"{"a.jpg": ["cat"]}"#);
-    for (path, layout) in [(csv, Layout::TagsCsv), (json, Layout::TagsJson)] {
+    for (path, layout) in [(csv, DatasetLayout::TagsCsv), (json, DatasetLayout::TagsJson)] {
         let dataset = Dataset::open(&path, &OpenOptions::default()).unwrap();
         assert_eq!((dataset.layout(), dataset.images().len()), (layout, 1));
     }
@@ -295,7 +295,7 @@ fn of_two_tag_files_one_is_read_and_the_other_named() {
     folder.file("tags.csv", "image,tags\na.jpg,cat\n");
     folder.file("tags.jsonl", "");
     let dataset = folder.open();
-    assert_eq!(dataset.layout(), Layout::TagsCsv);
+    assert_eq!(dataset.layout(), DatasetLayout::TagsCsv);
     demand(
         &problems(&folder, dataset.problems()),
         ProblemKind::Ignored,

@@ -6,7 +6,7 @@ mod folders;
 use folders::{Folder, notes, splits, tags};
 use std::collections::BTreeMap;
 use std::io::Write;
-use vitpcm_data::{Dataset, Layout, OpenOptions};
+use vitpcm_data::{Dataset, DatasetLayout, OpenOptions};
 use zip::write::SimpleFileOptions;
 
 const ALL: [(&str, &[&str]); 3] = [("a.jpg", &["miner", "rust"]), ("b.jpg", &[]), ("c.jpg", &["rust"])];
@@ -40,7 +40,7 @@ fn refusal(folder: &Folder) -> String {
 #[test]
 fn a_table_is_found_under_any_name_and_by_any_usual_heading() {
     let dataset = check("labels.csv", "id,filename,disease\n1,a.jpg,rust;miner\n2,b.jpg,\n3,c.jpg,rust\n");
-    assert_eq!(dataset.layout(), Layout::TagsCsv);
+    assert_eq!(dataset.layout(), DatasetLayout::TagsCsv);
     assert_eq!(notes(&dataset), "labels.csv: images from `filename`, tags from `disease`; not used: `id`\n");
     check("train.csv", "image_id,label,label_id\na,\"rust, miner\",3\nb,,0\nc,rust,1\n");
     check("annotations.tsv", "File Name\tClass\na.jpg\trust|miner\nb.jpg\t\nc.jpg\trust\n");
@@ -131,7 +131,7 @@ fn a_stray_table_does_not_stand_in_for_class_folders() {
     folder.images(["rust/a.jpg", "miner/b.jpg"]);
     folder.file("weather.csv", "day,rain\n1,0.5\n");
     let dataset = folder.open();
-    assert_eq!(dataset.layout(), Layout::ClassFolders);
+    assert_eq!(dataset.layout(), DatasetLayout::ClassFolders);
     assert_eq!(dataset.problems().len(), 1, "{:?}", dataset.problems());
     assert!(dataset.problems()[0].detail.contains("not read as tags: no column names the images"));
 }
@@ -179,7 +179,7 @@ fn an_excel_workbook_is_read() {
         <row r="4"><c r="A4"><v>2</v></c><c r="B4" t="inlineStr"><is><t>b.jpg</t></is></c><c r="C4"/></row>
         <row r="5"><c><v>3</v></c><c t="inlineStr"><is><t>c.jpg</t></is></c><c t="s"><v>3</v></c></row>"#;
     let dataset = check("labels.xlsx", workbook(SHARED, rows));
-    assert_eq!(dataset.layout(), Layout::TagsXlsx);
+    assert_eq!(dataset.layout(), DatasetLayout::TagsXlsx);
     let rows = r#"<row><c t="s"><v>0</v></c><c t="s"><v>1</v></c></row><row><c t="s"><v>9</v></c></row>"#;
     let said = refusal(&leaves("labels.xlsx", workbook(SHARED, rows)));
     assert!(said.contains("row 2: no text `9`"), "{said}");

@@ -4,7 +4,9 @@
 #![allow(clippy::print_stderr, reason = "a test says what it skipped")]
 
 use std::path::Path;
-use vitpcm_data::{Dataset, Difficult, InspectOptions, Layout, OpenOptions, Range, TagSource, inspect};
+use vitpcm_data::{
+    Dataset, DatasetLayout, Difficult, InspectOptions, OpenOptions, Range, TagSource, inspect,
+};
 
 const VOC_MINI: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/voc-mini");
 
@@ -28,7 +30,7 @@ fn voc_mini_has_240_and_120_images_of_20_classes_with_the_right_tags() {
     let Some(dataset) = open(&OpenOptions::default()) else { return };
     let options = InspectOptions::default();
     let inspection = inspect(&dataset, &options);
-    assert_eq!(inspection.layout, Layout::VocDevkit);
+    assert_eq!(inspection.layout, DatasetLayout::VocDevkit);
     assert_eq!((inspection.images, inspection.masks, inspection.untagged_images), (360, 360, 0));
     assert_eq!(options.progress.load(std::sync::atomic::Ordering::Relaxed), 360);
     assert_eq!(inspection.classes.len(), 20);

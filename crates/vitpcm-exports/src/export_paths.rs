@@ -14,7 +14,6 @@ impl ExportFormat {
             ExportFormat::Cvat => &[cvat::LABEL_MAP, cvat::LIST],
             ExportFormat::Labelme => &[labelme::LABELS_FILE],
             ExportFormat::Voc => &[voc::CLASS_LIST, voc::LIST],
-            ExportFormat::Psa | ExportFormat::Irn => &[],
         }
     }
 
@@ -27,7 +26,6 @@ impl ExportFormat {
             ExportFormat::Cvat => vec![cvat::class_mask_path(name), cvat::object_mask_path(name)],
             ExportFormat::Labelme => vec![format!("{name}.json")],
             ExportFormat::Voc => vec![voc::mask_path(name)],
-            ExportFormat::Psa | ExportFormat::Irn => vec![format!("{name}.npy")],
         }
     }
 

@@ -3,9 +3,9 @@
 
 use crate::destination::Destination;
 use crate::format::{ExportFormat, ExportOptions};
-use crate::labelled_image::{LabelledImage, Photograph, Scores};
+use crate::labelled_image::{LabelledImage, Photograph, ScoresOnGrid};
 use crate::parts::without_specks;
-use crate::{ExportError, coco, cvat, label_studio, labelme, score_dictionary, voc, yolo};
+use crate::{ExportError, coco, cvat, label_studio, labelme, voc, yolo};
 use std::borrow::Cow;
 use vitpcm_masks::{Classes, LabelMap, encode_label_png};
 
@@ -64,13 +64,11 @@ impl Encoder {
                 files(vec![labelme::file(image.file_name, &mask, classes, options).into_bytes()])
             }
             ExportFormat::Voc => files(vec![png(&mask)]),
-            ExportFormat::Psa => files(vec![score_dictionary::psa(self.scores(image)?, mask.size())]),
-            ExportFormat::Irn => files(vec![score_dictionary::irn(self.scores(image)?, mask.size())]),
         };
         Ok(EncodedImage { file_name: image.file_name.to_string(), name, size: mask.size(), content })
     }
 
-    fn scores<'a>(&self, image: &LabelledImage<'a>) -> Result<Scores<'a>, ExportError> {
+    fn scores<'a>(&self, image: &LabelledImage<'a>) -> Result<ScoresOnGrid<'a>, ExportError> {
         let format = self.format.name();
         image.scores.ok_or_else(|| ExportError::NoScores { name: image.file_name.to_string(), format })
     }
@@ -114,7 +112,6 @@ impl<D: Destination> Exporter<D> {
             ExportFormat::Labelme => {
                 destination.file(labelme::LABELS_FILE, labelme::labels_file(classes).as_bytes())?;
             }
-            ExportFormat::Psa | ExportFormat::Irn => {}
         }
         let encoder = Encoder { format, classes: classes.clone(), options: options.clone() };
         Ok(Exporter { encoder, destination, num_images: 0, num_objects: 0, records: String::new() })

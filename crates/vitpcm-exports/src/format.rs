@@ -1,8 +1,5 @@
 //! Which formats there are, and what can be chosen about them.
 
-use crate::labelled_image::LabelledImage;
-use crate::score_dictionary;
-
 /// A format of another tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExportFormat {
@@ -20,15 +17,11 @@ pub enum ExportFormat {
     Labelme,
     /// The layout of PASCAL VOC's segmentation task, to train on.
     Voc,
-    /// PSA's score dictionaries, one `.npy` an image.
-    Psa,
-    /// IRN's score dictionaries, one `.npy` an image.
-    Irn,
 }
 
 impl ExportFormat {
     /// All of them.
-    pub const ALL: [ExportFormat; 9] = [
+    pub const ALL: [ExportFormat; 7] = [
         ExportFormat::Png,
         ExportFormat::Coco,
         ExportFormat::Yolo,
@@ -36,8 +29,6 @@ impl ExportFormat {
         ExportFormat::Cvat,
         ExportFormat::Labelme,
         ExportFormat::Voc,
-        ExportFormat::Psa,
-        ExportFormat::Irn,
     ];
 
     /// The word for it, on the command line and in addresses.
@@ -50,28 +41,12 @@ impl ExportFormat {
             ExportFormat::Cvat => "cvat",
             ExportFormat::Labelme => "labelme",
             ExportFormat::Voc => "voc",
-            ExportFormat::Psa => "psa",
-            ExportFormat::Irn => "irn",
         }
     }
 
     /// The format of that name.
     pub fn from_name(name: &str) -> Option<ExportFormat> {
         Self::ALL.into_iter().find(|format| format.name() == name)
-    }
-
-    /// Whether it cannot be made of a mask alone.
-    pub fn needs_scores(self) -> bool {
-        matches!(self, ExportFormat::Psa | ExportFormat::Irn)
-    }
-
-    /// Bytes of the scores that it writes of an image: they grow with pixels times classes, and are in memory whole.
-    pub fn scores_bytes(self, image: &LabelledImage<'_>) -> usize {
-        match (self, image.scores) {
-            (ExportFormat::Psa, Some(scores)) => score_dictionary::psa_bytes(scores, image.mask.size()),
-            (ExportFormat::Irn, Some(scores)) => score_dictionary::irn_bytes(scores, image.mask.size()),
-            _ => 0,
-        }
     }
 
     /// Whether 255 is kept as what it is: a pixel of unknown class. Elsewhere it becomes background.

@@ -13,14 +13,14 @@ pub struct LabelledImage<'a> {
     /// The mask, of the image's own size.
     pub mask: &'a LabelMap,
     /// Scores, for the formats that use them.
-    pub scores: Option<Scores<'a>>,
+    pub scores: Option<ScoresOnGrid<'a>>,
     /// The image itself, for the formats that want it beside its labels.
     pub photograph: Photograph<'a>,
 }
 
 /// Scores on the grid, and how grid and image lie on each other.
 #[derive(Clone, Copy, Debug)]
-pub struct Scores<'a> {
+pub struct ScoresOnGrid<'a> {
     /// Probability of every class at every cell.
     pub on_grid: &'a ScoreMap,
     /// How grid and image lie on each other.

@@ -37,7 +37,6 @@ mod parts;
 mod pixel_polygons;
 mod png_pixels;
 mod polygons;
-mod score_dictionary;
 mod voc;
 mod yolo;
 
@@ -45,6 +44,6 @@ pub use destination::{Destination, Folder, Memory, Zip};
 pub use error::ExportError;
 pub use exporter::{EncodedImage, Encoder, Exporter};
 pub use format::{CocoShape, ExportFormat, ExportOptions, Objects};
-pub use labelled_image::{LabelledImage, Photograph, Scores};
+pub use labelled_image::{LabelledImage, Photograph, ScoresOnGrid};
 pub use mask_set::{MaskSet, MaskSetFormat};
 pub use parts::without_specks;

@@ -1,7 +1,7 @@
 //! The layout of PASCAL VOC's segmentation task: `JPEGImages`, `SegmentationClass` with 255 where the label is
 //! unsure, and `ImageSets/Segmentation/train.txt`. What DeepLab and most training code read.
 
-use crate::labelled_image::Scores;
+use crate::labelled_image::ScoresOnGrid;
 use vitpcm_masks::resampling::resize_plane;
 use vitpcm_masks::{IGNORE, LabelMap};
 
@@ -18,7 +18,7 @@ pub(crate) fn image_path(file_name: &str) -> String {
 }
 
 /// The mask with 255 where the score of a pixel's own label is below the threshold.
-pub(crate) fn with_unsure_pixels(map: &LabelMap, scores: Scores<'_>, threshold: f32) -> LabelMap {
+pub(crate) fn with_unsure_pixels(map: &LabelMap, scores: ScoresOnGrid<'_>, threshold: f32) -> LabelMap {
     let grid = scores.on_grid;
     let counts = map.histogram();
     let mut labels = map.labels().to_vec();

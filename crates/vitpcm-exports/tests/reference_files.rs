@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 use vitpcm_data::DrawnScenes;
 use vitpcm_exports::{
-    CocoShape, ExportFormat, ExportOptions, Exporter, LabelledImage, Memory, Objects, Photograph, Scores,
+    CocoShape, ExportFormat, ExportOptions, Exporter, LabelledImage, Memory, Objects, Photograph,
+    ScoresOnGrid,
 };
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{Classes, IGNORE, LabelMap, ScoreMap};
@@ -52,7 +53,7 @@ fn exported(format: ExportFormat, options: &ExportOptions) -> Memory {
     let mut export = Exporter::begin(format, &classes, options, Memory::default()).unwrap();
     let scores = scores();
     for (file_name, mask) in &examples() {
-        let scores = Some(Scores { on_grid: &scores, alignment: Alignment::HalfPixel });
+        let scores = Some(ScoresOnGrid { on_grid: &scores, alignment: Alignment::HalfPixel });
         let photograph = Photograph::Elsewhere;
         export.add(&LabelledImage { file_name, mask, scores, photograph }).unwrap();
     }

@@ -31,19 +31,7 @@ pub struct MaskPairs {
 impl MaskPairs {
     /// Pairs up the PNG files of two folders, at any depth; with `names` (a split's list) only those.
     pub fn find(predictions: &Path, truths: &Path, names: Option<&[String]>) -> Result<Self, MaskError> {
-        let predicted = mask_files(predictions)?;
-        let true_masks = mask_files(truths)?;
-        let way = NameMatch::of(
-            (predictions, predicted.keys().map(PathBuf::as_path)),
-            (truths, true_masks.keys().map(PathBuf::as_path)),
-        )?;
-        // What lies outside the sub-folder in use keeps its name, and is listed as being without its other half.
-        let predicted: BTreeMap<PathBuf, PathBuf> =
-            predicted.into_iter().map(|(name, path)| (way.first_key(&name).unwrap_or(name), path)).collect();
-        let true_masks: BTreeMap<PathBuf, PathBuf> = true_masks
-            .into_iter()
-            .map(|(name, path)| (way.second_key(&name).unwrap_or(name), path))
-            .collect();
+        let NamedMasks { first: predicted, second: true_masks, way } = NamedMasks::find(predictions, truths)?;
         let names: BTreeSet<PathBuf> = match names {
             Some(names) => names.iter().map(PathBuf::from).collect(),
             None => predicted.keys().chain(true_masks.keys()).cloned().collect(),
@@ -59,6 +47,32 @@ impl MaskPairs {
             }
         }
         Ok(found)
+    }
+}
+
+/// The masks of two folders, by the names under which they belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedMasks {
+    /// Those of the first folder.
+    pub first: BTreeMap<PathBuf, PathBuf>,
+    /// Those of the second folder.
+    pub second: BTreeMap<PathBuf, PathBuf>,
+    /// How names were matched.
+    pub way: NameMatch,
+}
+
+impl NamedMasks {
+    /// The PNG files of two folders, at any depth.
+    pub fn find(first_folder: &Path, second_folder: &Path) -> Result<Self, MaskError> {
+        let (first, second) = (mask_files(first_folder)?, mask_files(second_folder)?);
+        let way = NameMatch::of(
+            (first_folder, first.keys().map(PathBuf::as_path)),
+            (second_folder, second.keys().map(PathBuf::as_path)),
+        )?;
+        // What lies outside the sub-folder in use keeps its name, and has no other half.
+        let first = first.into_iter().map(|(name, path)| (way.first_key(&name).unwrap_or(name), path));
+        let second = second.into_iter().map(|(name, path)| (way.second_key(&name).unwrap_or(name), path));
+        Ok(NamedMasks { first: first.collect(), second: second.collect(), way })
     }
 }
 

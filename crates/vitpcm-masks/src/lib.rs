@@ -24,8 +24,6 @@ mod error;
 mod evaluation;
 mod folder_evaluation;
 mod folder_lock;
-mod foreground;
-mod joining;
 mod label_map;
 mod label_png;
 mod name_match;
@@ -45,11 +43,10 @@ pub use confusion_picture::confusion_svg;
 pub use error::MaskError;
 pub use evaluation::{ClassScores, ConfusionMatrix, Scores};
 pub use folder_evaluation::{
-    FolderEvaluation, MaskFailure, MaskPair, MaskPairs, PICTURE_FOLDERS, evaluate_pairs, mask_files,
-    score_files,
+    FolderEvaluation, MaskFailure, MaskPair, MaskPairs, NamedMasks, PICTURE_FOLDERS, evaluate_pairs,
+    mask_files, score_files,
 };
 pub use folder_lock::{FolderLock, FolderLockError, Holder, LOCK_FILE};
-pub use foreground::{ForegroundEvaluation, ForegroundScores, MaskCandidates, evaluate_foreground};
 pub use label_map::{IGNORE, LabelMap};
 pub use label_png::{
     MAX_MASK_PIXELS, encode_label_png, read_label_png, read_label_png_size, read_label_png_within,

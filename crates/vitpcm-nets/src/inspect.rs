@@ -184,7 +184,6 @@ impl fmt::Display for ModelSummary {
         writeln!(f, "  backbone        {}", self.variant)?;
         writeln!(f, "  localisation    {}", serde_text(&info.network.localisation))?;
         writeln!(f, "  conditioning    {}", serde_text(&info.network.conditioning))?;
-        writeln!(f, "  pooling         {}", serde_text(&info.network.pooling))?;
         if info.network.tag_head {
             writeln!(f, "  tags            checked by a tag head")?;
         }

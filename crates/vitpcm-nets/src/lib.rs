@@ -63,7 +63,7 @@ pub use inspect::{ArraySummary, DeepLabSummary, FileSummary, ModelSummary, Xcept
 pub use model_file::{GridAlignment, Model, ModelInfo, Storage};
 pub use normalisation::Normalisation;
 pub use parameters::Parameters;
-pub use pcm::{Localisation, PatchConditioning, PcmConfig, PcmNetwork, PcmOutput, Pooling};
+pub use pcm::{Localisation, PatchConditioning, PcmConfig, PcmNetwork, PcmOutput};
 pub use position_embedding::resize_position_embedding;
 pub use pretrained::PretrainedBackbone;
 pub use random::Stream;

@@ -366,7 +366,7 @@ fn parse_info(metadata: &BTreeMap<String, String>) -> Parsed<ModelInfo> {
         .into());
     }
     Ok(ModelInfo {
-        network: json("network", get("network")?)?,
+        network: network(get("network")?)?,
         classes: json("classes", get("classes")?)?,
         train_size: json("train_size", get("train_size")?)?,
         inference_size: json("inference_size", get("inference_size")?)?,
@@ -375,6 +375,17 @@ fn parse_info(metadata: &BTreeMap<String, String>) -> Parsed<ModelInfo> {
         preset: get("preset")?.clone(),
         provenance: json("provenance", get("provenance")?)?,
     })
+}
+
+/// The description of the network. Earlier versions had a second way of pooling, and named the one they used.
+fn network(text: &str) -> Parsed<PcmConfig> {
+    let mut value: serde_json::Value = json("network", text)?;
+    if let Some(pooling) = value.as_object_mut().and_then(|fields| fields.remove("pooling"))
+        && pooling != "max"
+    {
+        return Err(format!("a model with pooling {pooling}, which is no longer supported").into());
+    }
+    json("network", &value.to_string())
 }
 
 /// A value of a model's metadata.

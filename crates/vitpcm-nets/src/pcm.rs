@@ -28,19 +28,6 @@ pub enum PatchConditioning {
     },
 }
 
-/// How the scores of all patches become the probability of a tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Pooling {
-    /// The best patch decides: the paper's global max pooling.
-    Max,
-    /// The mean of the best `k` patches; a grid with fewer patches takes all.
-    TopK {
-        /// How many patches count.
-        k: usize,
-    },
-}
-
 /// How features on the grid become scores and tags.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -71,8 +58,6 @@ pub struct PcmConfig {
     pub conditioning: PatchConditioning,
     /// Classes with the background (K + 1).
     pub num_classes: usize,
-    /// From patch scores to tags.
-    pub pooling: Pooling,
     /// What stands behind the features. Files say it only where it is not PCM.
     #[serde(default, skip_serializing_if = "Localisation::is_pcm")]
     pub localisation: Localisation,
@@ -89,7 +74,6 @@ impl PcmConfig {
             backbone: backbone.into(),
             conditioning: PatchConditioning::HvBilstm { units: DEFAULT_LSTM_UNITS },
             num_classes,
-            pooling: Pooling::Max,
             localisation: Localisation::Pcm,
             tag_head: false,
         }
@@ -109,9 +93,6 @@ impl PcmConfig {
             && !(1..=1 << 12).contains(&units)
         {
             return bad(format!("{units} LSTM units; expected 1 to 4096"));
-        }
-        if self.pooling == (Pooling::TopK { k: 0 }) {
-            return bad("pooling over the best 0 patches; expected at least 1".to_owned());
         }
         if let Localisation::Cam { background_threshold } = self.localisation {
             if !(0.0..=1.0).contains(&background_threshold) {
@@ -302,13 +283,8 @@ impl PcmNetwork {
             }
         };
         let scores_on_grid = classifier.forward(features, mode)?;
-        let tag_probabilities = match self.config.pooling {
-            Pooling::Max => vitpcm_ops::max_over_grid(&scores_on_grid)?,
-            Pooling::TopK { k } => {
-                let (_, rows, columns, _) = scores_on_grid.dims4()?;
-                vitpcm_ops::top_k_over_grid(&scores_on_grid, k.min(rows * columns))?
-            }
-        };
+        // Global max pooling: the best patch decides.
+        let tag_probabilities = vitpcm_ops::max_over_grid(&scores_on_grid)?;
         Ok(PcmOutput { scores_on_grid, tag_probabilities })
     }
 }

@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 use vitpcm_nets::{
     FileSummary, GridAlignment, Initialisation, Mode, Model, ModelInfo, NetsError, Normalisation,
-    PatchConditioning, PcmConfig, Pooling, Storage, Variant, WeightFile, inspect,
+    PatchConditioning, PcmConfig, Storage, Variant, WeightFile, inspect,
 };
 
 fn model() -> Model {
     let network = PcmConfig {
         conditioning: PatchConditioning::HvBilstm { units: 8 },
-        pooling: Pooling::TopK { k: 3 },
         ..PcmConfig::paper(Variant::named("vit-nano16").unwrap().config(), 3)
     };
     let provenance = [("created by", "a test"), ("data", "none"), ("val mIoU", "0.0")];
@@ -231,7 +230,7 @@ fn inspect_tells_what_a_model_is() {
     model().save(folder.path(), Storage::F16).unwrap();
     let summary = inspect(folder.path()).unwrap();
     let text = summary.to_string();
-    for part in ["vit-nano16", "hv-bilstm units 8", "top-k k 3", "犬", "384 px", "a test", "f16"] {
+    for part in ["vit-nano16", "hv-bilstm units 8", "犬", "384 px", "a test", "f16"] {
         assert!(text.contains(part), "`{part}` is not in:\n{text}");
     }
     let json = serde_json::to_value(&summary).unwrap();

@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use vitpcm_nets::{
     Dropout, DropoutRates, Initialisation, Mode, NetsError, ParameterGradients, Parameters,
-    PatchConditioning, PcmConfig, PcmNetwork, Pooling, VARIANTS, Variant, VitConfig,
+    PatchConditioning, PcmConfig, PcmNetwork, VARIANTS, Variant, VitConfig,
 };
 
 fn nano() -> (PcmConfig, Parameters) {
@@ -59,23 +59,6 @@ fn scores_of_a_cell_sum_to_one_and_tags_are_their_maxima() {
     }
     let maxima = output.scores_on_grid.reshape((2, 15, 5)).unwrap().max(1).unwrap();
     assert_eq!(values(&output.tag_probabilities), values(&maxima));
-}
-
-#[test]
-fn pooling_over_one_patch_is_max_pooling_and_over_all_is_the_mean() {
-    let (config, parameters) = nano();
-    let tags = |pooling| {
-        let config = PcmConfig { pooling, ..config.clone() };
-        let network = PcmNetwork::new(&config, &parameters).unwrap();
-        network.forward(&pixels(48, 48), &mut Mode::Inference).unwrap()
-    };
-    let best = tags(Pooling::Max);
-    assert_eq!(values(&best.tag_probabilities), values(&tags(Pooling::TopK { k: 1 }).tag_probabilities));
-    // More than the nine patches there are.
-    let mean = values(&best.scores_on_grid.reshape((2, 9, 5)).unwrap().mean(1).unwrap());
-    for (a, b) in values(&tags(Pooling::TopK { k: 100 }).tag_probabilities).iter().zip(mean) {
-        assert!((a - b).abs() < 1e-6);
-    }
 }
 
 #[test]

@@ -71,15 +71,15 @@ pub(crate) fn attention(qkv: &Tensor, num_heads: usize) -> Result<Tensor> {
     weights.matmul(&value)?.transpose(1, 2)?.reshape((batch, tokens, num_heads * head_dim))
 }
 
-/// The mean of the `k` largest values of each class over the grid.
+/// The largest value of each class over the grid.
 ///
 /// # Shapes
-/// scores `[B, H, W, C]`, `1 <= k <= H·W`; result `[B, C]`.
-pub(crate) fn top_k_over_grid(scores: &Tensor, k: usize) -> Result<Tensor> {
+/// scores `[B, H, W, C]`; result `[B, C]`.
+pub(crate) fn max_over_grid(scores: &Tensor) -> Result<Tensor> {
     let (batch, height, width, classes) = scores.dims4()?;
     let by_class = scores.reshape((batch, height * width, classes))?.transpose(1, 2)?.contiguous()?;
-    let order = by_class.detach().arg_sort_last_dim(false)?;
-    by_class.gather(&order.narrow(2, 0, k)?.contiguous()?, 2)?.mean(2)
+    let largest = by_class.detach().argmax_keepdim(2)?;
+    by_class.gather(&largest, 2)?.squeeze(2)
 }
 
 /// Mixes the rows of a grid by `rows` `[out_height, H]` and its columns by `columns` `[out_width, W]`.
@@ -326,8 +326,7 @@ mod tests {
         let products = [noise(&[2, 5, 6, 4 * 9])];
         check(&products, |v| neighbour_sums(&v[0], 2, &[2, 1]), |v| crate::neighbour_sums(&v[0], 2, &[2, 1]));
         let scores = [noise(&[2, 4, 5, 6])];
-        check(&scores, |v| top_k_over_grid(&v[0], 1), |v| crate::max_over_grid(&v[0]));
-        check(&scores, |v| top_k_over_grid(&v[0], 3), |v| crate::top_k_over_grid(&v[0], 3));
+        check(&scores, |v| max_over_grid(&v[0]), |v| crate::max_over_grid(&v[0]));
     }
 
     #[test]

@@ -13,41 +13,31 @@ use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
 /// # Shapes
 /// scores `[B, H, W, C]`; result `[B, C]`.
 pub fn max_over_grid(scores: &Tensor) -> Result<Tensor> {
-    top_k_over_grid(scores, 1)
-}
-
-/// The mean of the `k` largest values of each class over the grid; among equals the first cells count.
-///
-/// # Shapes
-/// scores `[B, H, W, C]`, `1 <= k <= H·W`; result `[B, C]`.
-pub fn top_k_over_grid(scores: &Tensor, k: usize) -> Result<Tensor> {
     let (_, height, width, _) = scores.dims4()?;
-    if k == 0 || k > height * width {
-        bail!("top_k_over_grid: k is {k}, expected 1 to {} (a {height} x {width} grid)", height * width);
+    if height * width == 0 {
+        bail!("max_over_grid: an empty grid");
     }
     if run_on_cpu(&[scores]) {
-        return scores.contiguous()?.apply_op1(TopK { k });
+        return scores.contiguous()?.apply_op1(Max);
     }
     #[cfg(feature = "cuda")]
-    if k == 1 && cuda::run_on_cuda(&[scores]) && scores.dtype() == candle_core::DType::F32 {
+    if cuda::run_on_cuda(&[scores]) && scores.dtype() == candle_core::DType::F32 {
         return scores.contiguous()?.apply_op1(on_cuda::Max::default());
     }
-    composed::top_k_over_grid(scores, k)
+    composed::max_over_grid(scores)
 }
 
-struct TopK {
-    k: usize,
-}
+struct Max;
 
-impl CustomOp1 for TopK {
+impl CustomOp1 for Max {
     fn name(&self) -> &'static str {
-        "top-k-over-grid"
+        "max-over-grid"
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let (batch, height, width, classes) = layout.shape().dims4()?;
         let mut pooled = output(batch * classes);
-        kernels::forward(height * width, classes, self.k, floats(storage, layout)?, &mut pooled);
+        kernels::forward(height * width, classes, floats(storage, layout)?, &mut pooled);
         Ok((CpuStorage::F32(pooled), (batch, classes).into()))
     }
 
@@ -56,14 +46,7 @@ impl CustomOp1 for TopK {
         let grad_pooled = grad_pooled.contiguous()?;
         let mut grad_scores = output(scores.elem_count());
         let (values, grad_pooled) = (Floats::of(scores)?, Floats::of(&grad_pooled)?);
-        kernels::backward(
-            height * width,
-            classes,
-            self.k,
-            values.get()?,
-            grad_pooled.get()?,
-            &mut grad_scores,
-        );
+        kernels::backward(height * width, classes, values.get()?, grad_pooled.get()?, &mut grad_scores);
         Ok(Some(tensor(grad_scores, scores.dims())?))
     }
 }
@@ -88,7 +71,7 @@ mod on_cuda {
         }
 
         fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
-            bail!("on the CPU the maximum is the best of one")
+            bail!("the maximum of a GPU's scores")
         }
 
         fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {

@@ -5,19 +5,23 @@ use serde::{Deserialize, Serialize};
 use vitpcm_data::ColourChange;
 use vitpcm_data::views::{CropStarts, ViewMaker};
 use vitpcm_masks::resampling::Alignment;
-use vitpcm_nets::{
-    BackboneConfig, DropoutRates, Localisation, Normalisation, PatchConditioning, PcmConfig, Pooling,
-};
+use vitpcm_nets::{BackboneConfig, DropoutRates, Localisation, Normalisation, PatchConditioning, PcmConfig};
 
 use crate::error::Result;
 use crate::setting_bounds::{
     BATCH, Bounds, EPOCHS, MOST_IMAGES, MOST_PICTURES, MOST_RATE, MOST_STEPS, MOST_WEIGHT,
 };
-use crate::settings;
+use crate::settings::{self, RemovedSetting};
 
 /// The background threshold of class activation maps until validation has chosen one; stays where there are no masks to
 /// validate on.
 const INITIAL_BACKGROUND_THRESHOLD: f32 = 0.3;
+
+/// What earlier versions wrote beside these.
+const REMOVED: [RemovedSetting; 2] = [
+    RemovedSetting { table: "model", key: "pooling", unused: Some("max") },
+    RemovedSetting { table: "model", key: "top_k", unused: None },
+];
 
 /// Where paper and released code differ, a preset settles it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,10 +89,6 @@ pub struct ModelConfig {
     pub conditioning: Conditioning,
     /// Units a direction of the HV-BiLSTM (paper: 192).
     pub lstm_units: usize,
-    /// From patch scores to tags: `max` (paper), or `top-k`, the mean of the k best patches (our extension).
-    pub pooling: PoolingKind,
-    /// The k of `top-k`.
-    pub top_k: usize,
     /// Patches along a side of a training image, even. 24 × 16 pixels = 384 (paper); 28 × 14 = 392 for patches of 14.
     pub grid: usize,
     /// Patches along a side when the trained model segments. 60 × 16 pixels = 960 (paper).
@@ -122,16 +122,6 @@ pub enum Conditioning {
     HvBilstm,
     /// Nothing.
     None,
-}
-
-/// How patch scores become tags.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PoolingKind {
-    /// The best patch.
-    Max,
-    /// The mean of the best `top_k` patches.
-    TopK,
 }
 
 /// The two views of an image.
@@ -251,20 +241,13 @@ pub struct ScheduleConfig {
 
 /// What of the backbone is trained after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(rename_all = "kebab-case")]
 pub enum Unfreeze {
-    /// So many last blocks and the final norm.
-    LastBlocks(usize),
-    /// Everything, written `"all"`.
-    Everything(Everything),
-}
-
-/// The word `"all"`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Everything {
     /// All blocks and the embeddings.
-    #[serde(rename = "all")]
     All,
+    /// So many last blocks and the final norm; written as a number.
+    #[serde(untagged)]
+    LastBlocks(usize),
 }
 
 /// How the rate moves after the warm-up.
@@ -331,7 +314,7 @@ impl TrainConfig {
 
     /// Reads settings; a key that is unknown or missing is an error.
     pub fn from_toml(text: &str) -> Result<Self> {
-        let config: Self = settings::from_toml(text)?;
+        let config: Self = settings::from_toml(text, &REMOVED)?;
         config.check()?;
         Ok(config)
     }
@@ -349,7 +332,6 @@ impl TrainConfig {
         bounds.rule(model.grid.is_multiple_of(2), "model.grid: an even number from 4 to 256");
         bounds.within("model.inference_grid", model.inference_grid, 1..=256);
         bounds.within("model.lstm_units", model.lstm_units, 1..=4096);
-        bounds.within("model.top_k", model.top_k, 1..=65_536);
         bounds.rule(
             model.localisation == LocalisationKind::Pcm
                 || (model.conditioning == Conditioning::None && losses.et_target == EtTarget::None),
@@ -400,10 +382,6 @@ impl TrainConfig {
                 Conditioning::HvBilstm => PatchConditioning::HvBilstm { units: self.model.lstm_units },
                 Conditioning::None => PatchConditioning::None,
             },
-            pooling: match self.model.pooling {
-                PoolingKind::Max => Pooling::Max,
-                PoolingKind::TopK => Pooling::TopK { k: self.model.top_k },
-            },
             localisation: match self.model.localisation {
                 LocalisationKind::Pcm => Localisation::Pcm,
                 LocalisationKind::Cam => {
@@ -444,13 +422,22 @@ mod tests {
     }
 
     #[test]
+    fn settings_of_earlier_runs_are_read_where_they_do_not_use_what_was_removed() {
+        let before = include_str!("../../../docs/runs/voc-third.toml");
+        assert!(before.contains("pooling = \"max\"\ntop_k = 6\n"), "{before}");
+        TrainConfig::from_toml(before).unwrap();
+        let top_k = before.replace("pooling = \"max\"", "pooling = \"top-k\"");
+        let refused = TrainConfig::from_toml(&top_k).unwrap_err().to_string();
+        assert!(refused.contains("`model.pooling` = \"top-k\" is no longer supported"), "{refused}");
+    }
+
+    #[test]
     fn dotted_keys_change_settings() {
         let config = TrainConfig::default();
         for assignment in [
             "losses.et_target=none",
             "losses.et_weight=3",
             "model.conditioning = none",
-            "model.pooling=top-k",
             "model.dropout.backbone=0.1",
             "schedule.unfreeze=all",
             "schedule.unfreeze=3",

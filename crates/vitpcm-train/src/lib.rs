@@ -7,7 +7,7 @@
 //! ```
 //! use std::sync::atomic::AtomicBool;
 //! use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions};
-//! use vitpcm_train::{Backbone, Ranks, Start, TrainConfig, TrainData, TrainJob, train};
+//! use vitpcm_train::{InitialBackbone, Ranks, Start, TrainConfig, TrainData, TrainJob, train};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
@@ -22,7 +22,7 @@
 //! let job = TrainJob {
 //!     config,
 //!     data: TrainData::of(&dataset, ImageLimits::default()),
-//!     backbone: Backbone::Scratch,
+//!     backbone: InitialBackbone::Scratch,
 //!     out: out.clone(),
 //!     start: Start::Fresh,
 //!     device: vitpcm::Device::Cpu,
@@ -71,7 +71,6 @@ mod settings;
 pub mod sgd;
 mod shares;
 mod state_file;
-mod teacher;
 mod tensorboard;
 mod threshold_sweep;
 mod train_data;
@@ -84,18 +83,17 @@ pub mod verify_step;
 
 pub use batch::{TaggedBatch, TaggedViews};
 pub use config::{
-    AdamForm, Conditioning, Decay, EtPeak, EtTarget, Everything, LoaderConfig, LocalisationKind, LossConfig,
-    ModelConfig, PoolingKind, Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
+    AdamForm, Conditioning, Decay, EtPeak, EtTarget, LoaderConfig, LocalisationKind, LossConfig, ModelConfig,
+    Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
 };
 pub use error::{Result, TrainError};
 pub use events::{Event, RunSummary};
 pub use metrics_csv::MetricsRow;
-pub use pcm_loop::{Backbone, Ending, Start, TrainJob, TrainOutcome, has_saved_state, train};
+pub use pcm_loop::{Ending, InitialBackbone, Start, TrainJob, TrainOutcome, has_saved_state, train};
 pub use ranks::Ranks;
 pub use run_files::{check_run, has_run};
 pub use saved_state::check_saved_state;
 pub use schedule::Trained;
-pub use teacher::Teacher;
 pub use train_data::{TrainData, read_held_out};
 pub use validation::{Validation, ValidationImage};
 pub use verify_config::{

@@ -54,7 +54,7 @@ pub struct TrainJob {
     /// What to train and validate on.
     pub data: TrainData,
     /// What the backbone starts from; not looked at where a state is resumed.
-    pub backbone: Backbone,
+    pub backbone: InitialBackbone,
     /// The run folder.
     pub out: PathBuf,
     /// Whether the run is new.
@@ -72,7 +72,7 @@ pub struct TrainJob {
 
 /// What the backbone starts from.
 #[derive(Debug)]
-pub enum Backbone {
+pub enum InitialBackbone {
     /// Random numbers.
     Scratch,
     /// Published weights, or those of a model of ours.

@@ -6,8 +6,8 @@ use vitpcm_masks::resampling::Alignment;
 use vitpcm_nets::{BackboneConfig, DropoutRates};
 
 use crate::config::{
-    AdamForm, Conditioning, Decay, EtPeak, EtTarget, Everything, LoaderConfig, LocalisationKind, LossConfig,
-    ModelConfig, PoolingKind, Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
+    AdamForm, Conditioning, Decay, EtPeak, EtTarget, LoaderConfig, LocalisationKind, LossConfig, ModelConfig,
+    Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
 };
 
 impl TrainConfig {
@@ -32,8 +32,6 @@ impl TrainConfig {
                 localisation: LocalisationKind::Pcm,
                 conditioning: Conditioning::HvBilstm,
                 lstm_units: 192,
-                pooling: PoolingKind::Max,
-                top_k: 6,
                 grid: 24,
                 inference_grid: 60,
                 classifier_std: 0.05,
@@ -114,7 +112,7 @@ impl TrainConfig {
     pub fn for_backbone(self, backbone: &BackboneConfig) -> Self {
         let mut config = self.for_patch(backbone.patch());
         if !matches!(backbone, BackboneConfig::Vit(_)) {
-            config.schedule.unfreeze = Unfreeze::Everything(Everything::All);
+            config.schedule.unfreeze = Unfreeze::All;
         }
         config
     }
@@ -174,7 +172,7 @@ impl TrainConfig {
     pub fn from_scratch(mut self) -> Self {
         self.model.weights = Some("none".to_owned());
         self.schedule.warmup_epochs = 0;
-        self.schedule.unfreeze = Unfreeze::Everything(Everything::All);
+        self.schedule.unfreeze = Unfreeze::All;
         self.schedule.rate = self.schedule.warmup_rate;
         self.schedule.ramp_steps = 200;
         self

@@ -116,6 +116,11 @@ impl Ranks {
         self.sum_counts([usize::from(flag)]) != [0]
     }
 
+    /// Returns on no rank before all have come here.
+    pub fn barrier(&self) {
+        self.any(false);
+    }
+
     /// Whether a value is the same on all ranks.
     pub fn all_equal(&self, value: u64) -> bool {
         let of_first = self.broadcast(value.to_le_bytes().to_vec());

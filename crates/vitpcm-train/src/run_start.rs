@@ -10,7 +10,7 @@ use crate::begun_with::{self, KnownImage};
 use crate::checkpoint::{self, Progress, Saved};
 use crate::error::{Result, TrainError};
 use crate::file_record::{self, FoundImage};
-use crate::pcm_loop::{Backbone, Start, TrainJob};
+use crate::pcm_loop::{InitialBackbone, Start, TrainJob};
 use crate::ranks::Ranks;
 use crate::run_files::{check_empty, check_run};
 
@@ -88,9 +88,9 @@ fn found_images(job: &TrainJob, training: &[TaggedImage]) -> Vec<FoundImage> {
 pub(crate) fn initial_state(job: &TrainJob) -> Result<(ModelInfo, Parameters, Progress)> {
     let config = &job.config;
     let (backbone, likely) = match &job.backbone {
-        Backbone::Weights(imported) => (imported.config, imported.normalisation),
+        InitialBackbone::Weights(imported) => (imported.config, imported.normalisation),
         // Positions need no resizing where none were learned.
-        Backbone::Scratch => {
+        InitialBackbone::Scratch => {
             let backbone = match BackboneConfig::named(&config.model.backbone)? {
                 BackboneConfig::Vit(vit) => VitConfig { position_grid: config.model.grid, ..vit }.into(),
                 convolutional => convolutional,
@@ -102,8 +102,8 @@ pub(crate) fn initial_state(job: &TrainJob) -> Result<(ModelInfo, Parameters, Pr
     let network = config.network(backbone, job.data.classes.len());
     let initialisation = Initialisation { seed: config.seed, classifier_std: config.model.classifier_std };
     let parameters = match &job.backbone {
-        Backbone::Scratch => initialisation.network(&network, &job.device)?,
-        Backbone::Weights(imported) => {
+        InitialBackbone::Scratch => initialisation.network(&network, &job.device)?,
+        InitialBackbone::Weights(imported) => {
             let mut parameters = initialisation.head(&network, &job.device)?;
             parameters.extend(imported.parameters.to_device(&job.device)?);
             parameters

@@ -49,7 +49,7 @@ impl ScheduleConfig {
         match self.unfreeze {
             _ if epoch < self.warmup_epochs => Trained::Head,
             Unfreeze::LastBlocks(count) => Trained::LastBlocks(count),
-            Unfreeze::Everything(_) => Trained::Everything,
+            Unfreeze::All => Trained::Everything,
         }
     }
 

@@ -28,9 +28,44 @@ pub(crate) fn with<T: Serialize + DeserializeOwned>(settings: &T, assignment: &s
     })
 }
 
+/// A setting that earlier versions wrote into every file. Where it says that it was not used, it is passed over.
+pub(crate) struct RemovedSetting {
+    /// The dotted key: a table and a key of it.
+    pub(crate) table: &'static str,
+    pub(crate) key: &'static str,
+    /// Its value where it was not used; with none, any value says nothing.
+    pub(crate) unused: Option<&'static str>,
+}
+
+impl RemovedSetting {
+    /// Takes the setting, and a table that is empty then, out of the settings.
+    fn take_out(&self, root: &mut toml::Table) -> Result<()> {
+        let Some(table) = root.get_mut(self.table).and_then(toml::Value::as_table_mut) else { return Ok(()) };
+        let Some(value) = table.get(self.key) else { return Ok(()) };
+        if self.unused.is_some_and(|unused| value.as_str() != Some(unused)) {
+            let Self { table, key, .. } = self;
+            return Err(TrainError::Config(format!("`{table}.{key}` = {value} is no longer supported")));
+        }
+        table.remove(self.key);
+        if table.is_empty() {
+            root.remove(self.table);
+        }
+        Ok(())
+    }
+}
+
 /// Reads settings; a key that is unknown or missing is an error.
-pub(crate) fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T> {
-    toml::from_str(text).map_err(|error: toml::de::Error| {
+pub(crate) fn from_toml<T: DeserializeOwned>(text: &str, removed: &[RemovedSetting]) -> Result<T> {
+    let mut text = text.to_owned();
+    if let Ok(mut root) = text.parse::<toml::Table>()
+        && removed
+            .iter()
+            .any(|setting| root.get(setting.table).is_some_and(|table| table.get(setting.key).is_some()))
+    {
+        removed.iter().try_for_each(|setting| setting.take_out(&mut root))?;
+        text = to_toml(&root)?;
+    }
+    toml::from_str(&text).map_err(|error: toml::de::Error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
         TrainError::Config(format!("line {line}: {}", error.message()))
     })

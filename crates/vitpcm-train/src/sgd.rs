@@ -5,7 +5,6 @@ use candle_core::{Tensor, Var};
 use vitpcm_ops::SgdStep;
 
 use crate::error::Result;
-use crate::teacher;
 use crate::verify_config::VerifyScheduleConfig;
 
 /// A parameter and how it is moving.
@@ -42,12 +41,11 @@ impl Sgd {
         assert_eq!(gradients.len(), self.moving.len(), "one gradient a parameter");
         for (Moving { name, variable, velocity }, gradient) in self.moving.iter().zip(gradients) {
             let VerifyScheduleConfig { head_factor, momentum, weight_decay, .. } = self.schedule;
-            let (factor, weight_decay) =
-                match name.strip_prefix("aspp.").or(name.strip_prefix(teacher::PREFIX)) {
-                    Some(part) if part.ends_with("bias") => (2.0 * head_factor, 0.0),
-                    Some(_) => (head_factor, weight_decay),
-                    None => (1.0, weight_decay),
-                };
+            let (factor, weight_decay) = match name.strip_prefix("aspp.") {
+                Some(part) if part.ends_with("bias") => (2.0 * head_factor, 0.0),
+                Some(_) => (head_factor, weight_decay),
+                None => (1.0, weight_decay),
+            };
             let step = SgdStep {
                 rate: (rate * factor) as f32,
                 momentum: momentum as f32,

@@ -9,8 +9,14 @@ use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 use crate::config::LoaderConfig;
 use crate::crop_batch::{CompareAt, SeenAt};
 use crate::error::Result;
-use crate::setting_bounds::{BATCH, Bounds, MOST_IMAGES, MOST_PICTURES, MOST_RATE, MOST_STEPS, MOST_WEIGHT};
-use crate::settings;
+use crate::setting_bounds::{BATCH, Bounds, MOST_IMAGES, MOST_PICTURES, MOST_RATE, MOST_STEPS};
+use crate::settings::{self, RemovedSetting};
+
+/// What earlier versions wrote beside these.
+const REMOVED: [RemovedSetting; 2] = [
+    RemovedSetting { table: "teacher", key: "model", unused: Some("") },
+    RemovedSetting { table: "teacher", key: "weight", unused: None },
+];
 
 /// All settings of a verification run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,9 +30,6 @@ pub struct VerifyConfig {
     pub crops: CropsConfig,
     /// How fast it learns.
     pub schedule: VerifyScheduleConfig,
-    /// What it learns beside labels.
-    #[serde(default)]
-    pub teacher: TeacherConfig,
     /// How the network is scored while it learns.
     pub validation: VerifyValidationConfig,
     /// How images reach the network, and how often the state is saved.
@@ -97,22 +100,6 @@ pub struct VerifyScheduleConfig {
     pub ema_decay: f64,
 }
 
-/// What a network learns beside labels (DeepLabV2: nothing).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TeacherConfig {
-    /// The file of a model from tags whose features are learned, `embedded`, or nothing.
-    pub model: String,
-    /// Factor of the loss.
-    pub weight: f64,
-}
-
-impl Default for TeacherConfig {
-    fn default() -> Self {
-        Self { model: String::new(), weight: 1.0 }
-    }
-}
-
 /// How the network is scored while it learns. The last network is kept, whatever the scores: choosing by the truth would
 /// be learning from it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -152,7 +139,6 @@ impl Default for VerifyConfig {
                 weight_decay: 5e-4,
                 ema_decay: 0.0,
             },
-            teacher: TeacherConfig::default(),
             validation: VerifyValidationConfig { every_steps: 2000, max_images: 300, pictures: 4 },
             loader: LoaderConfig { threads: 0, ahead: 64, cache_megabytes: 2048, save_minutes: 10.0 },
         }
@@ -176,7 +162,7 @@ impl VerifyConfig {
 
     /// Reads settings; a key that is unknown or missing is an error.
     pub fn from_toml(text: &str) -> Result<Self> {
-        let config: Self = settings::from_toml(text)?;
+        let config: Self = settings::from_toml(text, &REMOVED)?;
         config.check()?;
         Ok(config)
     }
@@ -188,7 +174,7 @@ impl VerifyConfig {
 
     /// Refuses settings that no run can have.
     pub fn check(&self) -> Result<()> {
-        let Self { model, crops, schedule, teacher, validation, .. } = self;
+        let Self { model, crops, schedule, validation, .. } = self;
         let mut bounds = Bounds::default();
         bounds.normalisation(model.normalisation.as_ref());
         bounds.rule(
@@ -213,7 +199,6 @@ impl VerifyConfig {
         bounds.below_one("schedule.momentum", schedule.momentum);
         bounds.within("schedule.weight_decay", schedule.weight_decay, 0.0..=MOST_RATE);
         bounds.below_one("schedule.ema_decay", schedule.ema_decay);
-        bounds.within("teacher.weight", teacher.weight, 0.0..=MOST_WEIGHT);
         bounds.within("validation.every_steps", validation.every_steps, 0..=MOST_STEPS);
         bounds.within("validation.max_images", validation.max_images, 0..=MOST_IMAGES);
         bounds.within("validation.pictures", validation.pictures, 0..=MOST_PICTURES);
@@ -267,7 +252,7 @@ mod tests {
             ("schedule.momentum=1", "momentum"),
             ("schedule.ema_decay=1", "ema_decay"),
             ("crops.colour_probability=2", "colour_probability"),
-            ("teacher.weight=-1", "teacher.weight"),
+            ("teacher.weight=1", "teacher"),
         ] {
             let message = config.with(assignment).unwrap_err().to_string();
             assert!(message.contains(part), "{assignment}: {message}");
@@ -281,6 +266,17 @@ mod tests {
         assert_eq!((config.schedule.ema_decay, config.crops.colour_probability), (0.0, 0.0));
         let missing = VerifyConfig::from_toml(&before.replace("unsure_below = 0.0", "")).unwrap_err();
         assert!(missing.to_string().contains("unsure_below"), "{missing}");
+    }
+
+    #[test]
+    fn settings_with_an_unused_teacher_are_read_and_with_a_used_one_refused() {
+        let config = VerifyConfig::default();
+        let with_teacher = |model: &str| {
+            config.to_toml().unwrap() + &format!("[teacher]\nmodel = \"{model}\"\nweight = 1.0\n")
+        };
+        assert_eq!(VerifyConfig::from_toml(&with_teacher("")).unwrap(), config);
+        let refused = VerifyConfig::from_toml(&with_teacher("embedded")).unwrap_err().to_string();
+        assert!(refused.contains("`teacher.model`") && refused.contains("no longer"), "{refused}");
     }
 
     #[test]

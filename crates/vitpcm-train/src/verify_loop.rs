@@ -29,14 +29,13 @@ use crate::pcm_loop::{Ending, Start};
 use crate::run_files::{check_empty, check_run, lock, write_settings};
 use crate::sgd::Sgd;
 use crate::state_file;
-use crate::teacher::{Projection, Teacher};
 use crate::tensorboard::EventFile;
 use crate::verify_config::VerifyConfig;
 use crate::verify_score::{ScoreOptions, VerifyScores, score_segmenter};
 use crate::verify_state::{self, Progress, Saved};
-use crate::verify_step::{Lessons, VerifyLosses, VerifyStep};
+use crate::verify_step::{VerifyLosses, VerifyStep};
 
-/// Of `metrics.csv`; behind it `loss_teacher` where there is one.
+/// Of `metrics.csv`.
 const HEADING: &str = "epoch,step,images,rate,loss,loss_full,loss_three_quarters,loss_half,loss_largest,\
                        images_per_second,val_miou,val_pixel_accuracy";
 
@@ -59,8 +58,6 @@ pub struct VerifyJob {
     pub start: Start,
     /// Where it is computed.
     pub device: Device,
-    /// From whom features are learned, if from anyone: the model that the settings name.
-    pub teacher: Option<Teacher>,
     /// In what numbers; may change where a run is resumed.
     pub precision: Precision,
     /// What is refused before it is decoded.
@@ -199,18 +196,14 @@ pub fn verify(job: &VerifyJob, events: &SyncSender<VerifyEvent>, stop: &AtomicBo
         true => None,
         false => file_record::check(&job.out, job.start, &found_images(job, &training), &job.limits)?,
     };
-    let lessons = job.teacher.clone().map(|teacher| {
-        let (weight, normalisation) = (config.teacher.weight, info.normalisation);
-        Lessons { teacher, weight, normalisation }
-    });
-    let step = VerifyStep::new(&info.network, job.precision, config.crops.seen_at, lessons, parameters)?;
+    let step = VerifyStep::new(&info.network, job.precision, config.crops.seen_at, parameters)?;
     let mut sgd = Sgd::new(&config.schedule, step.variables())?;
     let mut average = Ema::of_decay(config.schedule.ema_decay, step.variables())?;
     if let Some(mut tensors) = tensors {
         verify_state::restore(&mut tensors, &progress, &mut sgd, average.as_mut())?;
     }
     write_settings(&job.out, &config.to_toml()?)?;
-    let mut metrics = MetricsCsv::open(&job.out.join("metrics.csv"), &heading(job), progress.step)?;
+    let mut metrics = MetricsCsv::open(&job.out.join("metrics.csv"), HEADING, progress.step)?;
     let mut board = EventFile::create(&job.out, progress.step)?;
     let save = |progress: &Progress, sgd: &Sgd, average: Option<&Ema>, metrics: &MetricsCsv| -> Result<()> {
         // Rows first: a state must never be ahead of its metrics.
@@ -360,9 +353,6 @@ fn open_run_folder(job: &VerifyJob) -> Result<Option<Saved>> {
             "the run began with another network or crop: model.backbone and crops.side cannot change",
         );
     }
-    if Projection::num_features(&saved.parameters) != job.teacher.as_ref().map(Teacher::num_features) {
-        return refuse("the run began with another teacher, or none: teacher.model cannot change");
-    }
     Ok(Some(saved))
 }
 
@@ -405,9 +395,6 @@ fn initial_state(job: &VerifyJob) -> Result<(DeepLabInfo, Parameters, Progress)>
     };
     let network = DeepLabConfig::new(backbone, job.classes.len());
     let mut parameters = network.initial_head(config.seed, &job.device)?;
-    if let Some(teacher) = &job.teacher {
-        parameters.extend(teacher.initial_projection(backbone.num_features(), config.seed, &job.device)?);
-    }
     parameters.extend(match &job.backbone {
         VerifyBackbone::Weights { parameters, .. } => parameters.to_device(&job.device)?,
         VerifyBackbone::Scratch => network.initial_backbone(config.seed, &job.device)?,
@@ -462,22 +449,17 @@ fn score(
     score_segmenter(&segmenter, images, &options, &mut |_| (), stop)
 }
 
-fn heading(job: &VerifyJob) -> String {
-    format!("{HEADING}{}", if job.teacher.is_some() { ",loss_teacher" } else { "" })
-}
-
 fn metrics_line(row: &VerifyRow, scores: Option<&VerifyScores>) -> String {
     let VerifyRow { epoch, step, images, rate, losses, images_per_second } = row;
     let total = losses.total();
     let of_scale = |index: usize| losses.labels.get(index).map_or_else(String::new, f32::to_string);
-    let teacher = losses.teacher.map_or_else(String::new, |loss| format!(",{loss}"));
     let [full, three_quarters, half, largest] = std::array::from_fn(of_scale);
     let cell = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.4}"));
     let miou = cell(scores.and_then(|scores| scores.baseline.mean_iou));
     let accuracy = cell(scores.and_then(|scores| scores.baseline.pixel_accuracy));
     format!(
         "{epoch},{step},{images},{rate:e},{total},{full},{three_quarters},{half},{largest},{images_per_second:.2},\
-         {miou},{accuracy}{teacher}\n"
+         {miou},{accuracy}\n"
     )
 }
 

@@ -4,12 +4,11 @@
 use candle_core::{Tensor, Var};
 use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 use vitpcm_nets::resnet::is_frozen_norm;
-use vitpcm_nets::{DeepLab, DeepLabConfig, Normalisation, ParameterGradients, Parameters, Precision};
+use vitpcm_nets::{DeepLab, DeepLabConfig, ParameterGradients, Parameters, Precision};
 use vitpcm_ops::{ResizeRule, cross_entropy, resize_grid};
 
 use crate::crop_batch::{CropBatch, CropTarget, SeenAt, cells_at};
 use crate::error::Result;
-use crate::teacher::{Projection, Teacher};
 
 /// The network as it is trained.
 #[derive(Debug)]
@@ -18,18 +17,6 @@ pub struct VerifyStep {
     network: DeepLab,
     variables: Vec<(String, Var)>,
     seen_at: SeenAt,
-    lessons: Option<(Lessons, Projection)>,
-}
-
-/// What is learned beside labels.
-#[derive(Debug, Clone)]
-pub struct Lessons {
-    /// From whom.
-    pub teacher: Teacher,
-    /// Factor of the loss.
-    pub weight: f64,
-    /// What the learner's pixels go through.
-    pub normalisation: Normalisation,
 }
 
 /// The losses of a step; their sum is minimised.
@@ -37,14 +24,12 @@ pub struct Lessons {
 pub struct VerifyLosses {
     /// Against labels, in the order of [`SeenAt::scales`]; then, of several scales, that of the largest logits.
     pub labels: Vec<f32>,
-    /// Against the teacher's features, times its factor.
-    pub teacher: Option<f32>,
 }
 
 impl VerifyLosses {
     /// What is minimised.
     pub fn total(&self) -> f32 {
-        self.labels.iter().chain(&self.teacher).sum()
+        self.labels.iter().sum()
     }
 }
 
@@ -54,16 +39,11 @@ impl VerifyStep {
         config: &DeepLabConfig,
         precision: Precision,
         seen_at: SeenAt,
-        lessons: Option<Lessons>,
         mut parameters: Parameters,
     ) -> Result<Self> {
         let variables = parameters.make_trainable(|name| !is_frozen_norm(name))?;
-        let lessons = match lessons {
-            Some(lessons) => Some((lessons, Projection::new(&parameters)?)),
-            None => None,
-        };
         let network = DeepLab::new(config, &parameters)?.with_precision(precision);
-        Ok(Self { parameters, network, variables, seen_at, lessons })
+        Ok(Self { parameters, network, variables, seen_at })
     }
 
     /// The parameters that are trained, in the order of their names.
@@ -84,13 +64,11 @@ impl VerifyStep {
             let store = losses.sum_all()?.backward()?;
             let variables = self.variables.iter().map(|(_, variable)| variable.as_tensor());
             let gradients = of_blocks.take_all(&store, variables)?;
-            let mut labels: Vec<f32> = losses.to_vec1()?;
-            let teacher = self.lessons.as_ref().and_then(|_| labels.pop());
-            Ok((VerifyLosses { labels, teacher }, gradients))
+            Ok((VerifyLosses { labels: losses.to_vec1()? }, gradients))
         })
     }
 
-    /// All losses in their order, `[1 to 5]`. `of_blocks` gets the gradients of the ResNet's blocks when they go backward.
+    /// All losses in their order, `[1 to 4]`. `of_blocks` gets the gradients of the ResNet's blocks when they go backward.
     fn losses(&self, batch: &CropBatch, of_blocks: &ParameterGradients) -> Result<Tensor> {
         let network = self.network.for_passes()?;
         // All scales first: what they are resized by is carried to a GPU, which waits for all work before it.
@@ -98,23 +76,10 @@ impl VerifyStep {
         let at_scale = |&scale: &f64| at_scale(&batch.pixels, cells_at(side, scale));
         let pixels = self.seen_at.scales().iter().map(at_scale).collect::<candle_core::Result<Vec<_>>>()?;
         let num_scales = pixels.len();
-        let lesson = match &self.lessons {
-            Some((Lessons { teacher, weight, normalisation }, projection)) => {
-                let directions = teacher.directions(&batch.pixels, normalisation, cells_at(side, 1.0))?;
-                Some((directions, projection, *weight))
-            }
-            None => None,
-        };
-        let mut losses = Vec::with_capacity(num_scales + 2);
-        let mut of_teacher = None;
+        let mut losses = Vec::with_capacity(num_scales + 1);
         let mut largest: Option<Tensor> = None;
         for (scale, pixels) in pixels.into_iter().enumerate() {
             let features = network.features(&pixels, Some(of_blocks))?;
-            if scale == 0
-                && let Some((directions, projection, weight)) = &lesson
-            {
-                of_teacher = Some((projection.loss(&features, directions)? * *weight)?);
-            }
             let logits = network.classify(&features)?;
             losses.push(mean_loss(&logits, batch.target(scale))?);
             largest = Some(match largest {
@@ -128,7 +93,6 @@ impl VerifyStep {
         if let Some(largest) = largest.filter(|_| num_scales > 1) {
             losses.push(mean_loss(&largest, batch.target(0))?);
         }
-        losses.extend(of_teacher);
         Ok(Tensor::stack(&losses, 0)?)
     }
 }

@@ -8,8 +8,8 @@ use self::unit_noise::unit_noise;
 use candle_core::{Device, Tensor};
 use vitpcm_nets::{
     Backbone, BackboneConfig, Dropout, DropoutRates, Localisation, Mode, ParameterShape, Parameters,
-    PatchConditioning, PcmConfig, PcmNetwork, Pooling, Precision, ResNetConfig, StrideOn, VitConfig,
-    WeightFile, XceptionConfig,
+    PatchConditioning, PcmConfig, PcmNetwork, Precision, ResNetConfig, StrideOn, VitConfig, WeightFile,
+    XceptionConfig,
 };
 use vitpcm_train::pcm_step::PcmStep;
 use vitpcm_train::{EtTarget, LossConfig, TaggedBatch, TrainConfig, Trained};
@@ -97,7 +97,6 @@ fn check(name: &str, backbone: BackboneConfig, formula: fn(&str, &[usize]) -> Te
         backbone,
         conditioning: PatchConditioning::None,
         num_classes: NUM_CLASSES,
-        pooling: Pooling::Max,
         localisation: Localisation::Cam { background_threshold: 0.3 },
         tag_head: false,
     };

@@ -19,10 +19,8 @@ use vitpcm::{Device, DeviceName, Precision};
 use vitpcm_data::{Crop, Dataset, DrawnScenes, ImageLimits, OpenOptions};
 use vitpcm_nets::{DeepLabConfig, Normalisation, ResNetVariant};
 use vitpcm_train::crop_batch::{CompareAt, CropBatch, SeenAt};
-use vitpcm_train::verify_step::{Lessons, VerifyStep};
-use vitpcm_train::{
-    Backbone, Event, Ranks, Start, Teacher, TrainConfig, TrainData, TrainJob, has_run, train,
-};
+use vitpcm_train::verify_step::VerifyStep;
+use vitpcm_train::{Event, InitialBackbone, Ranks, Start, TrainConfig, TrainData, TrainJob, has_run, train};
 
 /// Steps of eight epochs.
 const STEPS: usize = 200;
@@ -44,7 +42,7 @@ fn curve(data: &Path, out: &Path, epochs: usize, device: &Device, precision: Pre
     let job = TrainJob {
         config,
         data: TrainData::of(&dataset, ImageLimits::default()),
-        backbone: Backbone::Scratch,
+        backbone: InitialBackbone::Scratch,
         out: out.to_owned(),
         start: if has_run(out) { Start::Resume } else { Start::Fresh },
         device: device.clone(),
@@ -81,9 +79,9 @@ fn stay_together(name: &str, cpu: &[f32], gpu: &[f32], held: Held) -> bool {
     }
 }
 
-/// Labels at every pixel, at three scales, and a teacher's features: all that a verification step can be asked for.
+/// Labels at every pixel, at three scales: all that a verification step can be asked for.
 #[test]
-fn the_losses_and_gradients_of_a_taught_step_are_those_of_the_cpu() {
+fn the_losses_and_gradients_of_a_verification_step_are_those_of_the_cpu() {
     let gpu = match DeviceName::Cuda(0).open() {
         Ok(gpu) => gpu,
         Err(error) => return println!("skipped: no NVIDIA GPU answers ({error})"),
@@ -98,14 +96,10 @@ fn the_losses_and_gradients_of_a_taught_step_are_those_of_the_cpu() {
     };
     let crops = [("a".to_owned(), crop(0)), ("b".to_owned(), crop(99))];
     let network = DeepLabConfig::new(ResNetVariant::named("resnet-nano").unwrap().config(), 3);
-    let model = vitpcm::random_model("vit-nano16", &["thing"], 0).unwrap();
     let step_on = |device: &Device| {
-        let teacher = Teacher::new(&model, Precision::F32, device).unwrap();
         let mut parameters = network.initial_head(0, device).unwrap();
         parameters.extend(network.initial_backbone(0, device).unwrap());
-        parameters.extend(teacher.initial_projection(network.backbone.num_features(), 0, device).unwrap());
-        let lessons = Lessons { teacher, weight: 2.0, normalisation: Normalisation::CAFFE };
-        let step = VerifyStep::new(&network, Precision::F32, SeenAt::ThreeScales, Some(lessons), parameters);
+        let step = VerifyStep::new(&network, Precision::F32, SeenAt::ThreeScales, parameters);
         let batch = CropBatch::new(&crops, SIDE, &Normalisation::CAFFE, CompareAt::Pixels, device).unwrap();
         let (losses, gradients) = step.unwrap().gradients(&batch).unwrap();
         let numbers = |gradient: &Tensor| gradient.flatten_all().unwrap().to_vec1::<f32>().unwrap();

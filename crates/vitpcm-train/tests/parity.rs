@@ -13,7 +13,7 @@ use vitpcm_masks::resampling::Alignment;
 use vitpcm_nets::patch_classifier::PatchClassifier;
 use vitpcm_nets::{
     Dropout, DropoutRates, Localisation, Mode, ParameterShape, Parameters, PatchConditioning, PcmConfig,
-    PcmNetwork, Pooling, Precision, VitConfig, WeightFile,
+    PcmNetwork, Precision, VitConfig, WeightFile,
 };
 use vitpcm_train::optimiser::{Adam, AdamConfig};
 use vitpcm_train::pcm_step::PcmStep;
@@ -53,7 +53,6 @@ fn network() -> PcmConfig {
         .into(),
         conditioning: PatchConditioning::HvBilstm { units: 6 },
         num_classes: NUM_CLASSES,
-        pooling: Pooling::Max,
         localisation: Localisation::Pcm,
         tag_head: false,
     }

@@ -11,7 +11,7 @@ use run_copy::copy_run;
 use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions};
 use vitpcm_nets::{DropoutRates, Model};
 use vitpcm_train::{
-    Backbone, Ending, EtTarget, Event, Ranks, Start, TrainConfig, TrainData, TrainError, TrainJob,
+    Ending, EtTarget, Event, InitialBackbone, Ranks, Start, TrainConfig, TrainData, TrainError, TrainJob,
     TrainOutcome, Unfreeze, train,
 };
 
@@ -38,7 +38,7 @@ fn job(data: &Path, out: &Path, config: TrainConfig, start: Start) -> TrainJob {
     TrainJob {
         config,
         data: TrainData::of(&dataset, ImageLimits::default()),
-        backbone: Backbone::Scratch,
+        backbone: InitialBackbone::Scratch,
         out: out.to_owned(),
         start,
         device: vitpcm::Device::Cpu,

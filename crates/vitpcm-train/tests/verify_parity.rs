@@ -95,7 +95,7 @@ fn the_losses_and_gradients_of_a_step_are_pytorchs() {
     let as_they_are = Normalisation { mean: [0.0; 3], std: [1.0 / 255.0; 3] };
     let batch = CropBatch::new(&crops, SIDE, &as_they_are, CompareAt::Points, &Device::Cpu).unwrap();
     let step = |seen_at: SeenAt| {
-        VerifyStep::new(&config(StrideOn::Second), Precision::F32, seen_at, None, parameters()).unwrap()
+        VerifyStep::new(&config(StrideOn::Second), Precision::F32, seen_at, parameters()).unwrap()
     };
     let (of_one_scale, _) = step(SeenAt::OneScale).gradients(&batch).unwrap();
     let step = step(SeenAt::ThreeScales);

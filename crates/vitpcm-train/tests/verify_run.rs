@@ -12,8 +12,8 @@ use vitpcm_train::crop_batch::{CompareAt, CropBatch, SeenAt};
 use vitpcm_train::sgd::Sgd;
 use vitpcm_train::verify_step::VerifyStep;
 use vitpcm_train::{
-    Ending, ScoreOptions, Start, Teacher, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob,
-    VerifyOutcome, score_segmenter, verify,
+    Ending, ScoreOptions, Start, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob, VerifyOutcome,
+    score_segmenter, verify,
 };
 
 fn config(steps: u64) -> VerifyConfig {
@@ -43,7 +43,6 @@ fn job(data: &Path, out: &Path, start: Start, config: VerifyConfig) -> VerifyJob
         training: pairs,
         validation,
         backbone: VerifyBackbone::Scratch,
-        teacher: None,
         out: out.to_owned(),
         start,
         device: Device::Cpu,
@@ -51,12 +50,6 @@ fn job(data: &Path, out: &Path, start: Start, config: VerifyConfig) -> VerifyJob
         limits: ImageLimits::default(),
         provenance: Default::default(),
     }
-}
-
-/// The same with a teacher, who knows nothing.
-fn taught(job: VerifyJob) -> VerifyJob {
-    let model = vitpcm::random_model("vit-nano16", &["thing"], 0).unwrap();
-    VerifyJob { teacher: Some(Teacher::new(&model, Precision::F32, &Device::Cpu).unwrap()), ..job }
 }
 
 /// Runs, and stops after so many steps of this session.
@@ -85,12 +78,12 @@ fn a_run_that_was_stopped_continues_bit_for_bit() {
     DrawnScenes { seed: 5, side: 48 }.write(&data, 15, 8).unwrap();
     let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
     // 15 images in batches of 4: three steps an epoch, the last images left out.
-    let outcome = run(&taught(job(&data, &whole, Start::Fresh, averaged(8))), None);
+    let outcome = run(&job(&data, &whole, Start::Fresh, averaged(8)), None);
     assert_eq!(outcome, VerifyOutcome { ending: Ending::Finished, steps: 8 });
-    let stopped = run(&taught(job(&data, &parts, Start::Fresh, averaged(8))), Some(2));
+    let stopped = run(&job(&data, &parts, Start::Fresh, averaged(8)), Some(2));
     assert_eq!(stopped.ending, Ending::Interrupted);
     assert!((2..8).contains(&stopped.steps), "{stopped:?}");
-    let outcome = run(&taught(job(&data, &parts, Start::Resume, averaged(8))), None);
+    let outcome = run(&job(&data, &parts, Start::Resume, averaged(8)), None);
     assert_eq!(outcome, VerifyOutcome { ending: Ending::Finished, steps: 8 });
     for file in ["model.safetensors", "last/state.safetensors"] {
         let read = |run: &Path| std::fs::read(run.join(file)).unwrap();
@@ -114,22 +107,11 @@ fn a_run_that_was_stopped_continues_bit_for_bit() {
     };
     assert_eq!(rows(&whole), rows(&parts));
     assert_eq!(rows(&whole).len(), 9);
-    let of_teacher = rows(&whole).into_iter().map(|row| row.last().cloned().unwrap());
-    let of_teacher: Vec<f32> = of_teacher.skip(1).map(|loss| loss.parse().unwrap()).collect();
-    assert!(
-        of_teacher[7] < of_teacher[0] && of_teacher.iter().all(|loss| (0.0..2.0).contains(loss)),
-        "{of_teacher:?}"
-    );
-    assert!(
-        WeightFile::open(whole.join(model)).unwrap().entry("teacher.weight").is_none(),
-        "for the run alone"
-    );
-
     // More steps, without an image and the mask of another.
     for gone in ["images/scene-0001.png", "masks/scene-0002.png"] {
         std::fs::remove_file(data.join(gone)).unwrap();
     }
-    assert_eq!(run(&taught(job(&data, &parts, Start::Resume, averaged(10))), None).steps, 10);
+    assert_eq!(run(&job(&data, &parts, Start::Resume, averaged(10)), None).steps, 10);
 
     let (events, _heard) = sync_channel(10_000);
     let fresh = verify(&job(&data, &whole, Start::Fresh, averaged(8)), &events, &AtomicBool::new(false));
@@ -139,15 +121,11 @@ fn a_run_that_was_stopped_continues_bit_for_bit() {
     let other = verify(&job(&data, &whole, Start::Resume, other), &events, &AtomicBool::new(false));
     assert!(other.unwrap_err().to_string().contains("crops.side"));
     std::fs::copy(data.join("masks/scene-0005.png"), data.join("masks/scene-0004.png")).unwrap();
-    let changed =
-        verify(&taught(job(&data, &parts, Start::Resume, averaged(12))), &events, &AtomicBool::new(false));
+    let changed = verify(&job(&data, &parts, Start::Resume, averaged(12)), &events, &AtomicBool::new(false));
     let message = changed.unwrap_err().to_string();
     assert!(message.contains("changed since the run began: scene-0004;"), "{message}");
     let accepted = job(&data, &parts, Start::ResumeWithChangedImages, averaged(12));
-    assert_eq!(run(&taught(accepted), None).steps, 12);
-
-    let untaught = verify(&job(&data, &whole, Start::Resume, averaged(9)), &events, &AtomicBool::new(false));
-    assert!(untaught.unwrap_err().to_string().contains("another teacher"));
+    assert_eq!(run(&accepted, None).steps, 12);
 
     // A run without an average goes on, but not with one.
     let plain = folder.path().join("plain");
@@ -193,7 +171,7 @@ fn a_deep_network_from_nothing_learns_at_the_usual_rate() {
     let network = DeepLabConfig::new(ResNetVariant::named("resnet50").unwrap().config(), 2);
     let mut parameters = network.initial_head(0, &Device::Cpu).unwrap();
     parameters.extend(network.initial_backbone(0, &Device::Cpu).unwrap());
-    let step = VerifyStep::new(&network, Precision::F32, SeenAt::ThreeScales, None, parameters).unwrap();
+    let step = VerifyStep::new(&network, Precision::F32, SeenAt::ThreeScales, parameters).unwrap();
     let config = VerifyConfig::default().from_scratch();
     let mut sgd = Sgd::new(&config.schedule, step.variables()).unwrap();
     let mut losses = Vec::new();

@@ -41,10 +41,6 @@ impl Bundle {
         self.left_out = Some(path);
     }
 
-    pub(crate) fn max_bytes(&self) -> usize {
-        self.max_bytes
-    }
-
     /// The file, or the archive under the name given.
     pub(crate) fn finish(self, archive_name: &str) -> Result<File, ExportError> {
         match self.content {

@@ -4,13 +4,12 @@
 use crate::answer::Refusal;
 use crate::bundle::{Bundle, File};
 use crate::kept_image::{KeptImage, MadeMask, MaskWish};
-use crate::memory::too_large;
 use crate::names;
 use crate::object::Object;
 use serde::{Deserialize, Deserializer};
 use std::sync::Arc;
 use vitpcm_exports::{
-    Destination, ExportError, ExportFormat, ExportOptions, Exporter, LabelledImage, Photograph, Scores,
+    Destination, ExportError, ExportFormat, ExportOptions, Exporter, LabelledImage, Photograph, ScoresOnGrid,
 };
 use vitpcm_masks::{Classes, StoredScores, heat_map, overlay};
 
@@ -58,8 +57,6 @@ impl Format {
             Format::Export(ExportFormat::Cvat) => "CVAT segmentation mask",
             Format::Export(ExportFormat::Labelme) => "Labelme",
             Format::Export(ExportFormat::Voc) => "PASCAL VOC folder",
-            Format::Export(ExportFormat::Psa) => "PSA score dictionary (NPY)",
-            Format::Export(ExportFormat::Irn) => "IRN score dictionary (NPY)",
         }
     }
 
@@ -77,9 +74,6 @@ impl Format {
             Format::Export(ExportFormat::Cvat) => "“Segmentation mask 1.1”, to upload to CVAT as it is.",
             Format::Export(ExportFormat::Labelme) => "A JSON file with polygons for each image.",
             Format::Export(ExportFormat::Voc) => "Images, masks and lists, laid out to train on.",
-            Format::Export(ExportFormat::Psa | ExportFormat::Irn) => {
-                "A pickled dictionary of scores for each image."
-            }
         }
     }
 }
@@ -138,7 +132,6 @@ pub(crate) fn make(
     let wanted = wish.images.iter().zip(images).zip(&names);
     let files = match wish.format {
         Format::Export(format) => {
-            let max_bytes = files.max_bytes();
             // A single mask needs no class list beside it.
             if images.len() == 1 && format == ExportFormat::Png {
                 files.leave_out(CLASS_LIST);
@@ -150,16 +143,12 @@ pub(crate) fn make(
                 let labelled = LabelledImage {
                     file_name: name,
                     mask: &made.mask,
-                    scores: Some(Scores {
+                    scores: Some(ScoresOnGrid {
                         on_grid: &segmentation.scores_on_grid,
                         alignment: segmentation.alignment,
                     }),
                     photograph: Photograph::Bytes(&image.file),
                 };
-                // Scores at full size are made whole before they are written.
-                if format.scores_bytes(&labelled) > max_bytes {
-                    return Err(Refusal::unprocessable(too_large(max_bytes)));
-                }
                 export.add(&labelled)?;
             }
             export.finish()?

@@ -290,20 +290,6 @@ fn clients_that_do_not_read_are_cut_off_and_others_get_their_answers() {
 }
 
 #[test]
-fn scores_too_large_for_a_download_are_refused_before_they_are_made() {
-    let limits = Limits { max_transit_bytes: 16 << 20, ..Limits::default() };
-    let server = TestServer::start(segmenter(), limits);
-    let id = keep(&server, "wide.png", &RgbImage::new(2000, 1000));
-    for (format, tags, status) in
-        [("psa", json!("any"), 422), ("irn", json!(["dog"]), 422), ("psa", json!(["dog"]), 200)]
-    {
-        let wish = json!({"format": format, "images": [{"id": id, "tags": tags}]});
-        assert_eq!(server.post_json("/api/downloads", &wish).status, status, "{wish}");
-    }
-    server.stop();
-}
-
-#[test]
 fn an_image_that_memory_has_no_room_for_is_refused() {
     let limits = Limits { max_kept_bytes: 1 << 20, ..Limits::default() };
     let server = TestServer::start(segmenter(), limits);

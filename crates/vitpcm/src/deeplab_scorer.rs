@@ -42,7 +42,7 @@ impl DeepLabScorer {
             network: model.network()?.with_precision(options.precision).for_passes()?,
             scales,
             size: options.size,
-            symmetries: options.symmetries.list(),
+            symmetries: options.symmetries(),
         })
     }
 

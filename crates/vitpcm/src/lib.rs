@@ -22,7 +22,6 @@
 //! # }
 //! ```
 
-mod attention;
 mod average;
 mod deeplab_scorer;
 mod device;
@@ -35,7 +34,6 @@ mod segmentation;
 mod segmenter;
 mod unsure_background;
 
-pub use attention::{AttentionMapper, AttentionMaps};
 pub use candle_core::Device;
 pub use dense_crf::{Normalization as CrfNormalization, Params as CrfParams};
 pub use device::{DeviceName, suitable_precision, suitable_training_precision};
@@ -44,6 +42,6 @@ pub use error::SegmentError;
 pub use refinement::{CrfPreset, Refinement, refined_label_map, refined_scores};
 pub use review::{LeastSure, Review, ReviewPictures, ReviewedMask};
 pub use segmentation::{RawScores, Segmentation, TagMode};
-pub use segmenter::{Segmenter, SegmenterOptions, Supervision, Symmetries, Tiling, random_model};
+pub use segmenter::{Segmenter, SegmenterOptions, Supervision, Tiling, random_model};
 pub use unsure_background::UnsureBackground;
 pub use vitpcm_nets::{DeepLabModel, Model, Precision, Storage};

@@ -19,28 +19,6 @@ use vitpcm_nets::{
     PcmConfig, PcmNetwork, PcmOutput, Precision, TagEvidence, Variant, WeightFile,
 };
 
-/// Over which turns and flips of an image the scores are averaged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Symmetries {
-    /// The image as it is.
-    #[default]
-    Identity,
-    /// It and its mirror image: twice the work.
-    Flip,
-    /// All 8 symmetries of the square: eight times the work.
-    All,
-}
-
-impl Symmetries {
-    pub(crate) fn list(self) -> &'static [Symmetry] {
-        match self {
-            Symmetries::Identity => &Symmetry::ALL[..1],
-            Symmetries::Flip => &Symmetry::ALL[..2],
-            Symmetries::All => &Symmetry::ALL,
-        }
-    }
-}
-
 /// When a large image is cut into overlapping tiles instead of being shrunk as a whole. Memory does not grow with
 /// the image then, and small things are not lost; things larger than a tile may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +42,19 @@ pub struct SegmenterOptions {
     pub size: Option<usize>,
     /// Scales over which the scores are averaged; none means 1.
     pub scales: Vec<f64>,
-    /// Symmetries over which the scores are averaged.
-    pub symmetries: Symmetries,
+    /// Whether the scores are averaged over the image and its mirror image: twice the work.
+    pub flip: bool,
     /// What happens with large images.
     pub tiling: Tiling,
     /// In what numbers the network is computed.
     pub precision: Precision,
+}
+
+impl SegmenterOptions {
+    /// Over what the scores are averaged.
+    pub(crate) fn symmetries(&self) -> &'static [Symmetry] {
+        &Symmetry::ALL[..if self.flip { 2 } else { 1 }]
+    }
 }
 
 /// A model, ready to segment images.
@@ -256,7 +241,7 @@ impl Segmenter {
         }
         let mut sums: Vec<Option<Average>> = images.iter().map(|_| None).collect();
         for &cells in &pcm.cells_by_scale {
-            for &symmetry in self.options.symmetries.list() {
+            for &symmetry in self.options.symmetries() {
                 let scores = self.score_once(pcm, images, cells, symmetry, stop)?;
                 for (sum, scores) in sums.iter_mut().zip(scores) {
                     match sum {

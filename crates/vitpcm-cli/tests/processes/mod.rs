@@ -1,6 +1,7 @@
 //! Real processes of the real binary on a data set of seconds, to be killed, starved and disturbed.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use crate::untrained;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -39,9 +40,7 @@ impl Stage {
     pub(crate) fn new() -> Stage {
         let stage = Stage { folder: tempfile::tempdir().unwrap() };
         DrawnScenes { seed: 2, side: 40 }.write(&stage.path("data"), NUM_IMAGES - 8, 8).unwrap();
-        let (model, names) = (stage.path("model.safetensors"), stage.path("data/classes.txt"));
-        let mut random = vitpcm(&["model", "random", "--backbone", "vit-nano16", "--classes"]);
-        check(random.arg(names).arg("--out").arg(model).spawn().unwrap(), 0);
+        untrained::write(&stage.path("model.safetensors"), &DrawnScenes::classes(), 0);
         stage
     }
 

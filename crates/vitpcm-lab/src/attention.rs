@@ -1,19 +1,20 @@
-//! `vitpcm attention`: foreground masks of what a ViT attends to by itself, one folder a head. They need neither tags
+//! `vitpcm-lab attention`: foreground masks of what a ViT attends to by itself, one folder a head. They need neither tags
 //! nor training: what masks from tags are compared with.
 
-use crate::class_names::CLASS_LIST;
-use crate::counting::images;
-use crate::evaluate::read_names;
-use crate::image_inputs::{self, Input};
-use crate::model_path;
-use crate::number_bounds;
-use crate::outcome::{Outcome, described, usage};
-use crate::output;
-use crate::session::Session;
+use crate::attention_maps::AttentionMapper;
 use anyhow::{Context, bail};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use vitpcm::{AttentionMapper, Model, embedded_model};
+use vitpcm::{Model, embedded_model};
+use vitpcm_cli::class_names::CLASS_LIST;
+use vitpcm_cli::compared_masks::read_names;
+use vitpcm_cli::counting::images;
+use vitpcm_cli::image_inputs::{self, Input};
+use vitpcm_cli::model_path;
+use vitpcm_cli::number_bounds;
+use vitpcm_cli::outcome::{Outcome, described, usage};
+use vitpcm_cli::output;
+use vitpcm_cli::session::Session;
 use vitpcm_data::{ImageLimits, read_image};
 use vitpcm_masks::write_label_png;
 use vitpcm_nets::{FileSummary, ImportedBackbone, WeightFile, inspect};
@@ -21,10 +22,10 @@ use vitpcm_nets::{FileSummary, ImportedBackbone, WeightFile, inspect};
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws images to try it on):\n  \
     vitpcm demo --data-only scenes\n  \
-    vitpcm attention scenes/images/scene-0001.png --out attention\n\n\
+    vitpcm-lab attention scenes/images/scene-0001.png --out attention\n\n\
     DINO's measure on PASCAL VOC, with weights that learned without labels:\n  \
-    vitpcm attention JPEGImages --list val.txt --weights dinov2s.pt --out attention\n  \
-    vitpcm evaluate --foreground --pred attention/head-* --truth SegmentationClass --list val.txt")]
+    vitpcm-lab attention JPEGImages --list val.txt --weights dinov2s.pt --out attention\n  \
+    vitpcm-lab foreground --pred attention/head-* --truth SegmentationClass --list val.txt")]
 pub(crate) struct Args {
     /// Images, or folders of images (at any depth)
     #[arg(required = true, value_name = "PATH")]

@@ -2,35 +2,38 @@
 //! `numpy.load(file, allow_pickle=True).item()`. Classes count from 0 without the background; each class's scores
 //! are divided by their peak, as both do. The pickle is written here by hand; none is ever read.
 
-use crate::labelled_image::Scores;
+use vitpcm_masks::StoredScores;
 use vitpcm_masks::resampling::resize_plane;
 
 /// IRN's second map is this much smaller than the image.
 const STRIDE: usize = 4;
 
 /// PSA: `{class: scores at the image's size}`.
-pub(crate) fn psa(scores: Scores<'_>, size: (usize, usize)) -> Vec<u8> {
-    let mut pickle = Pickle::with_room_for(psa_bytes(scores, size));
+pub(crate) fn psa(stored: &StoredScores) -> Vec<u8> {
+    let (size, classes) = (stored.image_size, scored_classes(stored));
+    let mut pickle = Pickle::with_room_for(planes_bytes(classes.len(), size));
     pickle.dictionary(|pickle| {
-        for class in scored_classes(scores) {
+        for class in classes {
             pickle.int(class as u32 - 1);
-            pickle.planes(&[size.1, size.0], [peak_one(scores, class, size)].into_iter());
+            pickle.planes(&[size.1, size.0], [peak_one(stored, class, size)].into_iter());
         }
     });
     pickle.npy_file()
 }
 
 /// IRN: `keys` (the classes), `cam` (their scores at a quarter of the size) and `high_res` (at the image's size).
-pub(crate) fn irn(scores: Scores<'_>, size: (usize, usize)) -> Vec<u8> {
-    let classes = scored_classes(scores);
-    let planes = |size| classes.iter().map(move |&class| peak_one(scores, class, size));
+pub(crate) fn irn(stored: &StoredScores) -> Vec<u8> {
+    let classes = scored_classes(stored);
+    let size = stored.image_size;
+    let small = (size.0.div_ceil(STRIDE), size.1.div_ceil(STRIDE));
+    let planes = |size| classes.iter().map(move |&class| peak_one(stored, class, size));
     let keys: Vec<i64> = classes.iter().map(|&class| class as i64 - 1).collect();
-    let mut pickle = Pickle::with_room_for(irn_bytes(scores, size));
+    let mut pickle =
+        Pickle::with_room_for(planes_bytes(classes.len(), size) + planes_bytes(classes.len(), small));
     pickle.dictionary(|pickle| {
         pickle.text("keys");
         pickle.array("<i8", &[keys.len()], keys.iter().flat_map(|key| key.to_le_bytes()));
         pickle.text("cam");
-        let small = reduced(size);
         pickle.planes(&[classes.len(), small.1, small.0], planes(small));
         pickle.text("high_res");
         pickle.planes(&[classes.len(), size.1, size.0], planes(size));
@@ -38,29 +41,19 @@ pub(crate) fn irn(scores: Scores<'_>, size: (usize, usize)) -> Vec<u8> {
     pickle.npy_file()
 }
 
-/// Bytes of PSA's scores.
-pub(crate) fn psa_bytes(scores: Scores<'_>, (width, height): (usize, usize)) -> usize {
-    scored_classes(scores).len() * width * height * size_of::<f32>()
-}
-
-/// Bytes of IRN's scores.
-pub(crate) fn irn_bytes(scores: Scores<'_>, size: (usize, usize)) -> usize {
-    psa_bytes(scores, size) + psa_bytes(scores, reduced(size))
-}
-
-fn reduced((width, height): (usize, usize)) -> (usize, usize) {
-    (width.div_ceil(STRIDE), height.div_ceil(STRIDE))
+fn planes_bytes(num_planes: usize, (width, height): (usize, usize)) -> usize {
+    num_planes * width * height * size_of::<f32>()
 }
 
 /// Classes with any score: the image's tags, where those were known.
-fn scored_classes(scores: Scores<'_>) -> Vec<usize> {
-    let peaks = scores.on_grid.peaks();
+fn scored_classes(stored: &StoredScores) -> Vec<usize> {
+    let peaks = stored.scores.peaks();
     (1..peaks.len()).filter(|&class| peaks[class] > 0.0).collect()
 }
 
-fn peak_one(scores: Scores<'_>, class: usize, size: (usize, usize)) -> Vec<f32> {
-    let grid = scores.on_grid;
-    let mut plane = resize_plane(grid.plane(class), grid.size(), size, scores.alignment);
+fn peak_one(stored: &StoredScores, class: usize, size: (usize, usize)) -> Vec<f32> {
+    let grid = &stored.scores;
+    let mut plane = resize_plane(grid.plane(class), grid.size(), size, stored.alignment);
     let peak = plane.iter().copied().fold(f32::MIN_POSITIVE, f32::max);
     plane.iter_mut().for_each(|score| *score = (*score / peak).max(0.0));
     plane
@@ -141,5 +134,32 @@ impl Pickle {
     fn npy_file(mut self) -> Vec<u8> {
         self.op(b"atb."); // APPEND, TUPLE, BUILD, STOP
         self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use vitpcm_masks::resampling::Alignment;
+    use vitpcm_masks::{Classes, ScoreMap};
+
+    /// `reference/exports/check.py` has read these files as PSA and IRN do, and held them to PyTorch's resizing.
+    #[test]
+    fn dictionaries_are_those_that_numpy_has_read() {
+        // Five classes on 4×3 cells, as after conditioning: the last class is absent.
+        let score = |i: usize| if i >= 4 * 12 { 0.0 } else { ((7 * i + 3) % 32) as f32 / 64.0 };
+        let scores = ScoreMap::new(5, 4, 3, (0..5 * 12).map(score).collect()).unwrap();
+        let classes = Classes::numbered(4).unwrap();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../reference/exports");
+        for (name, image_size) in [("scene", (48, 48)), ("nested/ring around", (40, 30)), ("empty", (12, 10))]
+        {
+            let (scores, classes) = (scores.clone(), classes.clone());
+            let stored = StoredScores { scores, classes, image_size, alignment: Alignment::HalfPixel };
+            for (format, bytes) in [("psa", psa(&stored)), ("irn", irn(&stored))] {
+                let path = folder.join(format!("{format}/{name}.npy"));
+                assert!(bytes == std::fs::read(&path).unwrap(), "{}", path.display());
+            }
+        }
     }
 }

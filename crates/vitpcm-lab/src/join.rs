@@ -1,24 +1,26 @@
-//! `vitpcm join`: the masks of two models in one, to train a further round on.
+//! `vitpcm-lab join`: the masks of two models in one, to train a further round on.
 
-use crate::class_names::CLASS_LIST;
-use crate::counting::counted;
-use crate::mask_place;
-use crate::number_bounds;
-use crate::outcome::{Outcome, described, usage};
-use crate::output;
-use crate::session::Session;
+use crate::joined_masks::{agreed, joined};
 use anyhow::{Context, bail};
 use rayon::prelude::*;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use vitpcm_masks::{MaskPair, MaskPairs, read_label_png, text_file, write_label_png};
+use vitpcm_cli::class_names::CLASS_LIST;
+use vitpcm_cli::counting::counted;
+use vitpcm_cli::mask_place;
+use vitpcm_cli::number_bounds;
+use vitpcm_cli::outcome::{Outcome, described, usage};
+use vitpcm_cli::output;
+use vitpcm_cli::session::Session;
+use vitpcm_masks::{NamedMasks, read_label_png, text_file, write_label_png};
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws images to try it on):\n  \
     vitpcm demo --data-only scenes\n  \
     vitpcm segment scenes/images/scene-0001.png --out first\n  \
     vitpcm segment scenes/images/scene-0001.png --out second --crf\n  \
-    vitpcm join first second --out joined")]
+    vitpcm-lab join first second --out joined")]
 pub(crate) struct Args {
     /// Folder of masks
     first: PathBuf,
@@ -27,7 +29,7 @@ pub(crate) struct Args {
     /// Folder for the joined masks: the first one's, and more of those classes of which the second found much more in an image
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// How much less is much less: classes of which the first has less than this share of the second's pixels are completed
+    /// Take a class from SECOND where FIRST has less than this share of its pixels
     #[arg(long, value_name = "X", value_parser = number_bounds::ratio, default_value_t = 0.6)]
     share: f64,
     /// Instead: only what both say; where they differ it is left open (255), and nothing is learned from it
@@ -37,27 +39,32 @@ pub(crate) struct Args {
 
 pub(crate) fn join(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
-    let found = MaskPairs::find(&args.first, &args.second, None).map_err(usage)?;
-    if found.pairs.is_empty() {
+    let found = NamedMasks::find(&args.first, &args.second).map_err(usage)?;
+    let names = found.first.keys().chain(found.second.keys()).collect::<BTreeSet<_>>();
+    let (both, alone): (Vec<_>, Vec<_>) = names
+        .into_iter()
+        .partition(|&name| found.first.contains_key(name) && found.second.contains_key(name));
+    let two_masks = |name: &PathBuf| TwoMasks { first: &found.first[name], second: &found.second[name] };
+    let both: Vec<TwoMasks<'_>> = both.into_iter().map(two_masks).collect();
+    if both.is_empty() {
         let (first, second) = (args.first.display(), args.second.display());
         return Err(usage(anyhow::anyhow!("no mask (.png) of {first} has one of the same name in {second}")));
     }
     mask_place::say(&found.way, &args.first, &args.second, messages);
     let class_list = class_list(args).map_err(usage)?;
-    let masks = found.pairs.iter().flat_map(|pair| [pair.prediction.clone(), pair.truth.clone()]);
+    let masks = both.iter().flat_map(|masks| [masks.first.to_path_buf(), masks.second.to_path_buf()]);
     let lists = [&args.first, &args.second].map(|folder| folder.join(CLASS_LIST));
-    let outputs = found.pairs.iter().map(|pair| joined_path(args, pair));
+    let outputs = both.iter().map(|masks| joined_path(args, masks));
     session.check_outputs(masks.chain(lists), outputs.chain([args.out.join(CLASS_LIST)]))?;
     let _lock = output::lock_folder(&args.out, "join")?;
-    let alone: Vec<_> = found.without_truth.iter().chain(&found.without_prediction).collect();
     for name in &alone {
         messages.failure(format!("{}: only in one of the two folders", name.display()));
     }
 
     let num_failed = AtomicUsize::new(alone.len());
-    let bar = messages.progress_bar(found.pairs.len(), "joining");
-    found.pairs.par_iter().for_each(|pair| {
-        if let Err(error) = join_one(args, pair) {
+    let bar = messages.progress_bar(both.len(), "joining");
+    both.par_iter().for_each(|masks| {
+        if let Err(error) = join_one(args, masks) {
             num_failed.fetch_add(1, Ordering::Relaxed);
             bar.suspend(|| messages.failure(described(&error)));
         }
@@ -68,7 +75,7 @@ pub(crate) fn join(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         output::write_file(&args.out.join(CLASS_LIST), text.as_bytes())?;
     }
     let num_failed = num_failed.into_inner();
-    let num_done = found.pairs.len() + alone.len() - num_failed;
+    let num_done = both.len() + alone.len() - num_failed;
     let joined = counted(num_done, "mask", "masks");
     messages.note(format!("{joined} joined, {num_failed} failed; see {}", args.out.display()));
     if num_done == 0 {
@@ -96,19 +103,25 @@ fn class_list(args: &Args) -> anyhow::Result<Option<String>> {
     }
 }
 
-fn joined_path(args: &Args, pair: &MaskPair) -> PathBuf {
-    args.out.join(pair.prediction.strip_prefix(&args.first).unwrap_or(&pair.prediction))
+/// The masks of one image.
+struct TwoMasks<'a> {
+    first: &'a Path,
+    second: &'a Path,
 }
 
-fn join_one(args: &Args, pair: &MaskPair) -> anyhow::Result<()> {
-    let (first, second) = (&pair.prediction, &pair.truth);
+fn joined_path(args: &Args, masks: &TwoMasks<'_>) -> PathBuf {
+    args.out.join(masks.first.strip_prefix(&args.first).unwrap_or(masks.first))
+}
+
+fn join_one(args: &Args, masks: &TwoMasks<'_>) -> anyhow::Result<()> {
+    let TwoMasks { first, second } = masks;
     let (own, other) = (read_label_png(first)?, read_label_png(second)?);
     let joined = match args.agreed {
-        true => own.agreed(&other),
-        false => own.joined(&other, args.share),
+        true => agreed(&own, &other),
+        false => joined(&own, &other, args.share),
     }
     .with_context(|| format!("{} and {}", first.display(), second.display()))?;
-    let to = joined_path(args, pair);
+    let to = joined_path(args, masks);
     if let Some(folder) = to.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
     }

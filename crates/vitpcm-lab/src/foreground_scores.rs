@@ -1,62 +1,61 @@
 //! Foreground against background: how well masks tell things from what is around them, whatever their classes say. By
 //! the measure of the ViT-PCM paper, over all pixels, and by that of DINO, image by image.
 
-use crate::evaluation::{mean, percent};
-use crate::{IGNORE, LabelMap, MaskError, read_label_png_within};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::PathBuf;
+use vitpcm_masks::{IGNORE, LabelMap, MaskError, read_label_png_within};
 
 /// Predicted masks of one image, of which the best counts, and the true one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MaskCandidates {
+pub(crate) struct MaskCandidates {
     /// One mask, or one of each attention head.
-    pub predictions: Vec<PathBuf>,
+    pub(crate) predictions: Vec<PathBuf>,
     /// The true mask.
-    pub truth: PathBuf,
+    pub(crate) truth: PathBuf,
 }
 
 /// Scores of foreground masks, in percent; `None` where there is nothing to divide by. Pixels of truth 255 do not
 /// count; a prediction of 255 is neither foreground nor background.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ForegroundScores {
+pub(crate) struct ForegroundScores {
     /// Always "percent": how to read the figures below.
-    pub unit: &'static str,
+    pub(crate) unit: &'static str,
     /// IoU of the foreground over the pixels of all images; of several masks of an image, that with the best
     /// Jaccard index counts.
-    pub foreground_iou: Option<f64>,
+    pub(crate) foreground_iou: Option<f64>,
     /// IoU of the background, over the same pixels.
-    pub background_iou: Option<f64>,
+    pub(crate) background_iou: Option<f64>,
     /// Mean of the two above: the ViT-PCM paper's measure.
     #[serde(rename = "foreground_background_miou")]
-    pub foreground_background_mean_iou: Option<f64>,
+    pub(crate) foreground_background_mean_iou: Option<f64>,
     /// Mean over images of the Jaccard index (IoU) of the foreground, of the best mask.
-    pub jaccard: Option<f64>,
+    pub(crate) jaccard: Option<f64>,
     /// DINO's measure: the best mask's Jaccard index with each class of an image, each class with the mask that suits
     /// it best; mean over the classes of an image, then over images.
-    pub jaccard_by_class: Option<f64>,
+    pub(crate) jaccard_by_class: Option<f64>,
     /// Images whose truth shows anything: those that both means of Jaccard indices are over.
-    pub num_images_with_foreground: usize,
+    pub(crate) num_images_with_foreground: usize,
     /// Pixels that counted.
-    pub num_pixels: u64,
+    pub(crate) num_pixels: u64,
     /// Pixels passed over because their truth is 255.
-    pub num_ignored: u64,
+    pub(crate) num_ignored: u64,
 }
 
 /// What a folder of foreground masks scores.
 #[derive(Debug)]
-pub struct ForegroundEvaluation {
+pub(crate) struct ForegroundEvaluation {
     /// The scores of all images that could be compared.
-    pub scores: ForegroundScores,
+    pub(crate) scores: ForegroundScores,
     /// Number of those images.
-    pub num_images: usize,
+    pub(crate) num_images: usize,
     /// The others, by their first prediction, in order.
-    pub failures: Vec<(PathBuf, MaskError)>,
+    pub(crate) failures: Vec<(PathBuf, MaskError)>,
 }
 
 /// Scores all images, on every core; the result does not depend on their number. Masks of more than `max_pixels` pixels are
 /// refused.
-pub fn evaluate_foreground(images: &[MaskCandidates], max_pixels: u64) -> ForegroundEvaluation {
+pub(crate) fn evaluate_foreground(images: &[MaskCandidates], max_pixels: u64) -> ForegroundEvaluation {
     let compare = |image| compare_files(image, max_pixels);
     let compared: Vec<Result<ImageScores, MaskError>> = images.par_iter().map(compare).collect();
     let mut scores = Vec::with_capacity(images.len());
@@ -174,6 +173,15 @@ fn summed(images: &[ImageScores]) -> ForegroundScores {
         num_pixels: totals.iter().flatten().sum(),
         num_ignored: images.iter().map(|image| image.num_ignored).sum(),
     }
+}
+
+fn percent(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| 100.0 * (part as f64 / whole as f64))
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! `vitpcm model random`: an untrained model.
+//! `vitpcm-lab random`: an untrained model.
 
-use crate::interrupt::Interrupt;
-use crate::outcome::{Outcome, usage};
-use crate::session::Session;
 use std::path::PathBuf;
 use vitpcm::{Storage, random_model};
+use vitpcm_cli::interrupt::Interrupt;
+use vitpcm_cli::outcome::{Outcome, usage};
+use vitpcm_cli::session::Session;
 use vitpcm_masks::Classes;
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste:\n  \
-    vitpcm model random --backbone vit-nano16 --out random.safetensors")]
+    vitpcm-lab random --backbone vit-nano16 --out random.safetensors")]
 pub(crate) struct Args {
     /// The network's backbone (vit-ti16, vit-s16, vit-b16, vit-l16, dinov2-s14-reg, …)
     #[arg(long, value_name = "NAME", default_value = "vit-s16")]

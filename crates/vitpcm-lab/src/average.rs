@@ -1,19 +1,19 @@
-//! `vitpcm model average`: one model from several trainings of the same network.
+//! `vitpcm-lab average`: one model from several trainings of the same network.
 
-use crate::interrupt::Interrupt;
-use crate::model_path;
-use crate::outcome::{Outcome, usage};
-use crate::session::Session;
 use anyhow::anyhow;
 use std::path::PathBuf;
 use vitpcm::{DeepLabModel, Device, Model, Storage};
+use vitpcm_cli::interrupt::Interrupt;
+use vitpcm_cli::model_path;
+use vitpcm_cli::outcome::{Outcome, usage};
+use vitpcm_cli::session::Session;
 use vitpcm_nets::WeightFile;
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first two lines make models to try it on):\n  \
-    vitpcm model random --backbone vit-nano16 --out a.safetensors\n  \
-    vitpcm model random --backbone vit-nano16 --seed 1 --out b.safetensors\n  \
-    vitpcm model average a.safetensors b.safetensors --out mean.safetensors\n\n\
+    vitpcm-lab random --backbone vit-nano16 --out a.safetensors\n  \
+    vitpcm-lab random --backbone vit-nano16 --seed 1 --out b.safetensors\n  \
+    vitpcm-lab average a.safetensors b.safetensors --out mean.safetensors\n\n\
     Means of trainings that began with the same weights are of use; means of random numbers are not.")]
 pub(crate) struct Args {
     /// Models of `train` or of `verify` that began with the same weights: files or run folders

@@ -1,16 +1,16 @@
 //! Foreground without tags or training: what the class token of a ViT attends to in its last block. The peer of the
 //! paper's foreground table, after DINO (Caron et al., ICCV 2021).
 
-use crate::SegmentError;
 use candle_core::{Device, Tensor};
 use image::RgbImage;
+use vitpcm::SegmentError;
 use vitpcm_masks::LabelMap;
 use vitpcm_masks::resampling::{Alignment, Part, nearest_indices, resize_rgb8};
 use vitpcm_nets::{BackboneConfig, ImportedBackbone, Model, Normalisation, Precision, Vit};
 
 /// A ViT whose attention is looked at.
 #[derive(Debug)]
-pub struct AttentionMapper {
+pub(crate) struct AttentionMapper {
     vit: Vit,
     normalisation: Normalisation,
     device: Device,
@@ -20,18 +20,18 @@ pub struct AttentionMapper {
 
 /// The attention maps of one image.
 #[derive(Clone, Debug)]
-pub struct AttentionMaps {
+pub(crate) struct AttentionMaps {
     /// One map a head, row by row: the class token's attention to each patch.
-    pub heads: Vec<Vec<f32>>,
+    pub(crate) heads: Vec<Vec<f32>>,
     /// Width and height of the grid.
-    pub grid: (usize, usize),
+    pub(crate) grid: (usize, usize),
     /// Width and height of the image.
-    pub image_size: (usize, usize),
+    pub(crate) image_size: (usize, usize),
 }
 
 impl AttentionMapper {
     /// Takes pretrained weights as they are. Images are resized to `size` pixels a side, in whole patches.
-    pub fn of_backbone(
+    pub(crate) fn of_backbone(
         backbone: &ImportedBackbone,
         size: usize,
         precision: Precision,
@@ -42,7 +42,7 @@ impl AttentionMapper {
     }
 
     /// Takes the ViT of a model that was trained from tags.
-    pub fn of_model(
+    pub(crate) fn of_model(
         model: &Model,
         size: usize,
         precision: Precision,
@@ -74,12 +74,12 @@ impl AttentionMapper {
     }
 
     /// Number of heads: as many maps an image.
-    pub fn num_heads(&self) -> usize {
+    pub(crate) fn num_heads(&self) -> usize {
         self.vit.config().heads
     }
 
     /// Runs the ViT on one image, which is resized to a square.
-    pub fn attend(&self, image: &RgbImage) -> Result<AttentionMaps, SegmentError> {
+    pub(crate) fn attend(&self, image: &RgbImage) -> Result<AttentionMaps, SegmentError> {
         let image_size = (image.width() as usize, image.height() as usize);
         let side = self.cells * self.vit.config().patch;
         let to = (side, side);
@@ -94,7 +94,7 @@ impl AttentionMapper {
 
 impl AttentionMaps {
     /// The mean of all heads' maps.
-    pub fn mean(&self) -> Vec<f32> {
+    pub(crate) fn mean(&self) -> Vec<f32> {
         let num_heads = self.heads.len() as f32;
         let cell = |at: usize| self.heads.iter().map(|head| head[at]).sum::<f32>() / num_heads;
         (0..self.grid.0 * self.grid.1).map(cell).collect()
@@ -102,7 +102,7 @@ impl AttentionMaps {
 
     /// DINO's mask of a map: 1 for the patches that hold the largest `mass` (0..1) of its attention, 0 for the
     /// others, each patch as a block of pixels of the image.
-    pub fn foreground(&self, map: &[f32], mass: f32) -> Result<LabelMap, SegmentError> {
+    pub(crate) fn foreground(&self, map: &[f32], mass: f32) -> Result<LabelMap, SegmentError> {
         let kept = &largest_mass(map, mass);
         let columns = nearest_indices(self.grid.0, self.image_size.0, Alignment::HalfPixel);
         let rows = nearest_indices(self.grid.1, self.image_size.1, Alignment::HalfPixel);

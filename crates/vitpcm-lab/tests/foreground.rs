@@ -1,4 +1,4 @@
-//! `vitpcm attention` and `vitpcm evaluate --foreground` as a user runs them.
+//! `vitpcm-lab attention` and `vitpcm-lab foreground` as a person runs them.
 
 use serde_json::Value;
 use std::path::Path;
@@ -6,21 +6,21 @@ use std::process::{Command, Output};
 use vitpcm_data::DrawnScenes;
 use vitpcm_masks::{LabelMap, read_label_png, write_label_png};
 
-fn vitpcm(folder: &Path, line: &str) -> Output {
+fn lab(folder: &Path, line: &str) -> Output {
     let words = line.split_whitespace();
-    Command::new(env!("CARGO_BIN_EXE_vitpcm")).current_dir(folder).args(words).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_vitpcm-lab")).current_dir(folder).args(words).output().unwrap()
 }
 
 #[track_caller]
 fn json(folder: &Path, line: &str) -> Value {
-    let output = vitpcm(folder, line);
+    let output = lab(folder, line);
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
 
 #[track_caller]
 fn check_error(folder: &Path, line: &str, code: i32, text: &str) {
-    let output = vitpcm(folder, line);
+    let output = lab(folder, line);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{line}: {stderr}");
     assert!(stderr.contains(text), "{line}: {stderr}");
@@ -31,7 +31,7 @@ fn a_vits_attention_becomes_masks_that_are_scored_by_the_best_head() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     DrawnScenes { seed: 2, side: 40 }.write(&root.join("data"), 6, 0).unwrap();
-    json(root, "model random --backbone vit-nano16 --out random.safetensors --quiet");
+    json(root, "random --backbone vit-nano16 --out random.safetensors --quiet");
     json(root, "attention data/images --weights random.safetensors --size 96 --out attention --quiet");
 
     let truth = read_label_png(&root.join("data/masks/scene-0003.png")).unwrap();
@@ -44,7 +44,7 @@ fn a_vits_attention_becomes_masks_that_are_scored_by_the_best_head() {
         assert!(histogram[1] > 0 && histogram[0] > 0 && histogram[2..].iter().all(|&count| count == 0));
     }
     let score = |folders: &str, measure: &str| {
-        let line = format!("evaluate --foreground --pred {folders} --truth data/masks --json -");
+        let line = format!("foreground --pred {folders} --truth data/masks --json -");
         json(root, &line)[measure].as_f64().unwrap()
     };
     for measure in ["jaccard", "jaccard_by_class"] {
@@ -72,13 +72,7 @@ fn what_cannot_be_scored_or_attended_to_is_named() {
     std::fs::create_dir(root.join("one")).unwrap();
     std::fs::copy(root.join("data/masks/scene-0001.png"), root.join("one/scene-0001.png")).unwrap();
     let masks = "--pred data/masks one --truth data/masks";
-    check_error(
-        root,
-        &format!("evaluate {masks}"),
-        2,
-        "several folders can be scored with --foreground only",
-    );
-    check_error(root, &format!("evaluate --foreground {masks}"), 1, "scene-0000: no predicted mask in one");
+    check_error(root, &format!("foreground {masks}"), 1, "scene-0000: no predicted mask in one");
     check_error(root, "attention data/images --out out --mass 1.5", 2, "a number above 0, at most 1");
     check_error(root, "attention data/images --out out --weights gone.pt", 2, "gone.pt");
     std::fs::write(root.join("list.txt"), "other\n").unwrap();

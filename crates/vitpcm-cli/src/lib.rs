@@ -1,0 +1,181 @@
+//! `vitpcm`: from image tags to pixel masks. One subcommand is one file; this one says which there are. What is public is
+//! the plumbing of a command, which `vitpcm-lab` shares: options, messages, tables, exit codes.
+
+mod allocator;
+pub mod class_names;
+pub mod compared_masks;
+mod completions;
+mod config_file;
+pub mod counting;
+mod crf_options;
+mod data_inspect;
+mod demo;
+mod demo_report;
+mod evaluate;
+mod export;
+mod file_guard;
+mod folder_record;
+pub mod image_inputs;
+mod initial_weights;
+pub mod interrupt;
+pub mod invocation;
+mod json_lines;
+mod live_run;
+mod man;
+mod mask_exports;
+mod mask_formats;
+pub mod mask_place;
+mod masks;
+mod model_check_tags;
+mod model_convert;
+mod model_fit_tags;
+mod model_inspect;
+pub mod model_path;
+pub mod number_bounds;
+pub mod outcome;
+pub mod output;
+mod planned_results;
+mod printable;
+pub mod program;
+mod propose;
+mod refine;
+mod report;
+mod results_folder;
+mod segment;
+mod segment_report;
+mod serve;
+pub mod session;
+pub mod table;
+mod tagged_photographs;
+pub mod train;
+mod train_report;
+mod unsure_options;
+mod verdict;
+mod verify;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use invocation::Invocation;
+use outcome::Outcome;
+use session::Session;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use vitpcm_train::Ranks;
+
+/// Pixel masks from image tags: weakly supervised segmentation after ViT-PCM (ECCV 2022).
+#[derive(Parser)]
+#[command(name = "vitpcm", version, max_term_width = 100, args_override_self = true)]
+#[command(after_help = "Example, to paste (each command's --help has its own):\n  \
+                        vitpcm demo --data-only scenes\n  \
+                        vitpcm data inspect scenes\n\n\
+                        Exit codes: 0 done; 1 some inputs failed, the rest is done; 2 wrong usage or \
+                        configuration; 3 nothing could be done; 130 interrupted, state saved.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    common: session::Common,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The whole job on a data set that it draws for itself: nothing to find, nothing to download
+    Demo(demo::Args),
+    /// Masks for a folder of tagged images: plans, trains and refines by itself
+    Masks(masks::Args),
+    /// Masks for images or folders of images
+    Segment(segment::Args),
+    /// The viewer: a page in your browser to drop images on, choose tags and see masks change
+    Serve(serve::Args),
+    /// Look at a data set
+    #[command(subcommand)]
+    #[command(after_help = "Example, to paste:\n  \
+        vitpcm demo --data-only scenes\n  \
+        vitpcm data inspect scenes")]
+    Data(DataCommand),
+    /// A model from tagged images
+    Train(train::Args),
+    /// Masks to train a further round on: given ones, or those of linear heads where these are more plausible
+    Propose(propose::Args),
+    /// Dense CRF over stored score maps
+    Refine(refine::Args),
+    /// Score predicted masks against true ones
+    Evaluate(evaluate::Args),
+    /// A segmenter that needs no tags, from images and pseudo-masks, and its scores
+    Verify(verify::Args),
+    /// Finished masks in the formats of other tools: COCO, YOLO, Label Studio, CVAT, Labelme, VOC
+    Export(export::Args),
+    /// Inspect and convert models, and how well they find tags
+    #[command(subcommand)]
+    #[command(after_help = "Example, to paste:\n  \
+        vitpcm demo --data-only scenes\n  \
+        vitpcm train --data scenes --out run --preset demo --epochs 2\n  \
+        vitpcm model inspect run")]
+    Model(ModelCommand),
+    /// Completion of commands and options for a shell
+    Completions(completions::Args),
+    /// Manual pages of all commands
+    Man(man::Args),
+}
+
+#[derive(Subcommand)]
+enum DataCommand {
+    /// What we understood of a data set: images, tags, splits, and every problem found
+    Inspect(data_inspect::Args),
+}
+
+#[derive(Subcommand)]
+enum ModelCommand {
+    /// What a weights file or model holds
+    Inspect(model_inspect::Args),
+    /// Write a model in less space
+    Convert(model_convert::Args),
+    /// Fit a tag head, so that things of no known class get no tag
+    FitTags(model_fit_tags::Args),
+    /// How right predicted tags are, and how often things of no known class get one
+    CheckTags(model_check_tags::Args),
+}
+
+/// The program: reads the command line, runs the command, gives the exit code.
+pub fn vitpcm() -> ExitCode {
+    program::start(run)
+}
+
+fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcome> {
+    let session = Session::new(&cli.common, invocation, ranks)?;
+    let is_shared = matches!(cli.command, Command::Train(_) | Command::Segment(_) | Command::Refine(_));
+    if ranks.size() > 1 && !is_shared {
+        let text =
+            "this command is for one process; train, segment and refine share their work among several";
+        return Err(outcome::usage(anyhow::anyhow!(text)));
+    }
+    dispatch(cli.command, &session)
+}
+
+/// Runs a command line as one stage of the command that this process was started for.
+pub(crate) fn run_stage(words: &[OsString], session: &Session) -> anyhow::Result<Outcome> {
+    let matches = Cli::command().try_get_matches_from(words)?;
+    let invocation = Invocation::new(words, &Cli::command(), &matches);
+    dispatch(Cli::from_arg_matches(&matches)?.command, &session.of_stage(invocation))
+}
+
+fn dispatch(command: Command, session: &Session) -> anyhow::Result<Outcome> {
+    match command {
+        Command::Demo(args) => demo::demo(&args, session),
+        Command::Masks(args) => masks::masks(&args, session),
+        Command::Segment(args) => segment::segment(&args, session),
+        Command::Serve(args) => serve::serve(&args, session),
+        Command::Data(DataCommand::Inspect(args)) => data_inspect::inspect(&args, session),
+        Command::Train(args) => train::train(&args, session),
+        Command::Propose(args) => propose::propose(&args, session),
+        Command::Refine(args) => refine::refine(&args, session),
+        Command::Evaluate(args) => evaluate::evaluate(&args, session),
+        Command::Verify(args) => verify::verify(&args, session),
+        Command::Export(args) => export::export(&args, session),
+        Command::Model(ModelCommand::Inspect(args)) => model_inspect::inspect(&args, session),
+        Command::Model(ModelCommand::Convert(args)) => model_convert::convert(&args, session),
+        Command::Model(ModelCommand::FitTags(args)) => model_fit_tags::fit_tags(&args, session),
+        Command::Model(ModelCommand::CheckTags(args)) => model_check_tags::check_tags(&args, session),
+        Command::Completions(args) => completions::completions(&args, Cli::command()),
+        Command::Man(args) => man::man(&args, Cli::command(), session),
+    }
+}

@@ -1,0 +1,71 @@
+//! `vitpcm-lab`: what only re-makes tables of the ViT-PCM paper or one of our experiments. It shares `vitpcm`'s libraries
+//! and command-line plumbing; nothing of `vitpcm` knows of it.
+
+mod attention;
+mod attention_maps;
+mod average;
+mod cam;
+mod foreground;
+mod foreground_scores;
+mod join;
+mod joined_masks;
+mod random;
+mod score_dictionary;
+mod scores;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use vitpcm_cli::invocation::Invocation;
+use vitpcm_cli::outcome::{Outcome, usage};
+use vitpcm_cli::session::{Common, Session};
+use vitpcm_train::Ranks;
+
+/// Experiments around vitpcm and the tables of the ViT-PCM paper.
+#[derive(Parser)]
+#[command(name = "vitpcm-lab", version, max_term_width = 100, args_override_self = true)]
+#[command(after_help = "Example, to paste:\n  \
+                        vitpcm-lab random --backbone vit-nano16 --out a.safetensors")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Foreground masks of what a ViT attends to by itself, without tags or training
+    Attention(attention::Args),
+    /// Score masks as foreground against background, whatever their classes
+    Foreground(foreground::Args),
+    /// Train class activation maps, to compare patch classification with
+    Cam(cam::Args),
+    /// Masks of two models in one, to train a further round on
+    Join(join::Args),
+    /// One model from several trainings of the same network: the mean of their weights
+    Average(average::Args),
+    /// Write an untrained model, to measure time and memory with
+    Random(random::Args),
+    /// Score maps as the dictionaries that PSA and IRN read
+    Scores(scores::Args),
+}
+
+fn main() -> ExitCode {
+    vitpcm_cli::program::start(run)
+}
+
+fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcome> {
+    let session = Session::new(&cli.common, invocation, ranks)?;
+    if ranks.size() > 1 && !matches!(cli.command, Command::Cam(_)) {
+        return Err(usage(anyhow::anyhow!("this command is for one process; cam trains on several")));
+    }
+    match cli.command {
+        Command::Attention(args) => attention::attention(&args, &session),
+        Command::Foreground(args) => foreground::foreground(&args, &session),
+        Command::Cam(args) => cam::cam(&args, &session),
+        Command::Join(args) => join::join(&args, &session),
+        Command::Average(args) => average::average(&args, &session),
+        Command::Random(args) => random::random(&args, &session),
+        Command::Scores(args) => scores::scores(&args, &session),
+    }
+}
