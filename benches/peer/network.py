@@ -1,7 +1,7 @@
 """PyTorch's side for whole networks: the network of reference/nets/make.py with PyTorch's fused attention, one forward pass,
-and one training step as a PyTorch user would write it.
+and one training step as a PyTorch user would write it. The same forward pass, exported to ONNX, is onnxruntime's side.
 
-    python network.py THREADS DEVICE PRECISION forward MODEL BACKBONE SIDE
+    python network.py THREADS DEVICE PRECISION forward MODEL BACKBONE SIDE     # DEVICE cpu, cuda, or onnxruntime
     python network.py THREADS DEVICE PRECISION step MODEL BACKBONE IMAGES
 
 Speaks as crates/vitpcm-train/examples/time_network.rs does: first a number that the other side must find as well, then for every
@@ -12,7 +12,9 @@ import functools
 import importlib.util
 import pathlib
 import sys
+import tempfile
 import time
+import warnings
 
 import numpy as np
 import torch
@@ -61,6 +63,27 @@ def forward(network, side, device, autocast):
             return network(pixels)[0]
 
     return float(run().float().square().sum()), run
+
+
+def forward_in_onnxruntime(network, side, threads):
+    """The whole network (ViT, HV-BiLSTM, classifier) for images of one size, with all of onnxruntime's graph optimisations."""
+    import onnxruntime
+
+    pixels = pattern(1, 3, side, side)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        # The exporter that needs no further package; its warnings are about other sizes of batch and image.
+        warnings.simplefilter("ignore")
+        path = f"{folder}/network.onnx"
+        torch.onnx.export(network, (pixels,), path, dynamo=False, opset_version=17, input_names=["pixels"])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    inputs = {"pixels": pixels.numpy()}
+
+    def run():
+        return session.run(None, inputs)[0]
+
+    return float(np.square(run()).sum()), run
 
 
 def step(network, num_images, device, autocast):
@@ -136,17 +159,24 @@ def pattern(*shape):
 def main():
     threads, device, precision, kind, model, backbone, number = sys.argv[1:]
     torch.set_num_threads(int(threads))
-    network = load(model, backbone).to(device)
+    network = load(model, backbone)
+    if device == "onnxruntime":
+        answer(*forward_in_onnxruntime(network, int(number), int(threads)), lambda: None)
+        return
+    network = network.to(device)
     torch.set_float32_matmul_precision("highest")
     autocast = functools.partial(torch.autocast, device, torch.bfloat16, enabled=precision == "bf16")
     make = forward if kind == "forward" else step
-    check, run = make(network, int(number), device, autocast)
+    answer(*make(network, int(number), device, autocast), torch.cuda.synchronize if device == "cuda" else lambda: None)
+
+
+def answer(check, run, wait):
+    """Runs once a line; `wait` returns when all work is done."""
     print(check, flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
         run()
-        if device == "cuda":
-            torch.cuda.synchronize()
+        wait()
         print(time.perf_counter() - start, flush=True)
 
 

@@ -66,7 +66,7 @@ def compare(arguments, model, row):
 
         def our_command(images):
             return [ROOT / "target/release/vitpcm", "segment", *images, "--model", model, "--out", mine, "--size", SIDE,
-                    "--no-tags", "--threads", arguments.threads, "--quiet"]
+                    "--no-tags", "--precision", "f32", "--threads", arguments.threads, "--quiet"]
 
         def their_command(images):
             return [sys.executable, __file__, arguments.threads, model, "vit-s16", SIDE, peer, *images]
@@ -94,8 +94,8 @@ def compare(arguments, model, row):
     rates = [network / values[0] for network, values in zip(alone, ours)]
     starts = [values[1] - network for network, values in zip(alone, ours)]
     print(f"masks agree on {100 * agreeing:.2f} % of the pixels of {len(images)} images")
-    print(f"rate of segment / rate of the network alone: {statistics.median(rates):.3f}  {min(rates):.2f}-{max(rates):.2f}   at least 0.90")
-    print(f"first mask later than the network alone: {statistics.median(starts):.2f} s  {min(starts):.2f}-{max(starts):.2f}   at most 1.00")
+    print(f"rate of segment / rate of the network alone: {statistics.median(rates):.3f}  {min(rates):.2f}-{max(rates):.2f}")
+    print(f"first mask later than the network alone: {statistics.median(starts):.2f} s  {min(starts):.2f}-{max(starts):.2f}")
 
 
 def inputs(arguments, folder):

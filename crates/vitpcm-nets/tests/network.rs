@@ -3,7 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 use vitpcm_nets::{
     Dropout, DropoutRates, Initialisation, Mode, NetsError, ParameterGradients, Parameters,
-    PatchConditioning, PcmConfig, PcmNetwork, VARIANTS, Variant, VitConfig,
+    PatchConditioning, PcmConfig, PcmNetwork, Precision, VARIANTS, Variant, VitConfig,
 };
 
 fn nano() -> (PcmConfig, Parameters) {
@@ -59,6 +59,25 @@ fn scores_of_a_cell_sum_to_one_and_tags_are_their_maxima() {
     }
     let maxima = output.scores_on_grid.reshape((2, 15, 5)).unwrap().max(1).unwrap();
     assert_eq!(values(&output.tag_probabilities), values(&maxima));
+}
+
+#[test]
+fn a_network_for_inference_scores_as_before_and_nearly_so_in_8_bits() {
+    let (config, parameters) = nano();
+    let network = PcmNetwork::new(&config, &parameters).unwrap();
+    let scores = |network: &PcmNetwork| {
+        let output = network.forward(&pixels(48, 80), &mut Mode::Inference).unwrap();
+        values(&output.scores_on_grid)
+    };
+    let expected = scores(&network);
+    let largest_difference = |precision| {
+        let network = network.clone().with_precision(precision).for_inference().unwrap();
+        let differences = scores(&network).into_iter().zip(&expected).map(|(a, b)| (a - b).abs());
+        differences.fold(0f32, f32::max)
+    };
+    let (in_f32, in_8_bits) = (largest_difference(Precision::F32), largest_difference(Precision::Int8));
+    assert!(in_f32 < 1e-6, "{in_f32}");
+    assert!(in_8_bits > in_f32 && in_8_bits < 1e-2, "{in_8_bits}");
 }
 
 #[test]

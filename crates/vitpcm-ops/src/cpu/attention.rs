@@ -259,7 +259,7 @@ pub(crate) fn copy_scaled(matrix: Matrix, first: usize, scale: f32, target: &mut
 
 /// The largest of a slice of whole vectors.
 #[inline(always)]
-fn largest<S: Simd>(simd: S, values: &[f32]) -> f32 {
+pub(crate) fn largest<S: Simd>(simd: S, values: &[f32]) -> f32 {
     let mut largest = [simd.splat(f32::NEG_INFINITY); 2];
     let mut pairs = values.chunks_exact(2 * S::LANES);
     for pair in &mut pairs {

@@ -4,6 +4,7 @@
 use rayon::prelude::*;
 
 use super::attention::{self, AttentionShape};
+use super::attention_int8;
 use super::int8::{self, DotPath, QuantisedRows, QuantisedWeight, Tail};
 use super::layer_norm::{self, LayerNorm};
 use super::matmul::{Finish, Matrix, PackedPanels, matmul_here, packed_len};
@@ -161,7 +162,10 @@ impl Block {
         let head_dim = width / self.heads;
         let shape = AttentionShape { batch: rows / tokens, tokens, heads: self.heads, head_dim };
         let mut attended = Scratch::take(x.len());
-        attention::forward(path, shape, &qkv, &mut attended, None);
+        match self.qkv.weight {
+            Weight::F32(_) => attention::forward(path, shape, &qkv, &mut attended, None),
+            Weight::Int8(_) => attention_int8::forward(path, DotPath::detect(), shape, &qkv, &mut attended),
+        }
         drop(qkv);
 
         let x = SharedTarget::new(x);

@@ -5,7 +5,7 @@
 use rayon::prelude::*;
 
 use super::elementary;
-use super::scratch::Scratch;
+use super::scratch::{Scratch, bytes_of, bytes_of_mut};
 use super::simd::{Kernel, MAX_LANES, Simd, SimdPath};
 
 /// Columns of a packed panel and of a register tile.
@@ -238,13 +238,15 @@ impl QuantisedWeight {
         let mut panels = Scratch::zeroed(num_panels * panel_bytes / size_of::<f32>());
         let (mut steps, mut sums) = (vec![0.0; num_panels * WIDTH], vec![0.0; num_panels * WIDTH]);
         if !weight.is_empty() {
-            let panels = panels.bytes_mut().par_chunks_exact_mut(panel_bytes);
+            let panels = bytes_of_mut(&mut panels).par_chunks_exact_mut(panel_bytes);
             let columns = steps.par_chunks_exact_mut(WIDTH).zip(sums.par_chunks_exact_mut(WIDTH));
             let parts = weight.par_chunks(WIDTH * in_features).zip(panels).zip(columns);
             parts.for_each(|((rows, panel), (steps, sums))| {
                 for (output, row) in rows.chunks_exact(in_features).enumerate() {
                     let largest = row.iter().fold(0f32, |largest, weight| largest.max(weight.abs()));
                     let per_step = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+                    // What is not finite is to be seen behind.
+                    let is_finite = row.iter().all(|weight| weight.is_finite());
                     let mut sum = 0;
                     for (index, weight) in row.iter().enumerate() {
                         // Adding 1.5 · 2^23 leaves no bits for the fraction: the nearest whole number, without a call.
@@ -253,7 +255,7 @@ impl QuantisedWeight {
                         panel[(index / GROUP * WIDTH + output) * GROUP + index % GROUP] =
                             code.cast_unsigned();
                     }
-                    steps[output] = largest / 127.0;
+                    steps[output] = if is_finite { largest / 127.0 } else { f32::NAN };
                     sums[output] = steps[output] * sum as f32;
                 }
             });
@@ -277,6 +279,16 @@ pub(crate) struct QuantisedRows {
 }
 
 impl QuantisedRows {
+    /// What a row's codes stand for: its step and its offset.
+    pub(crate) fn scale_of(&self, row: usize) -> (f32, f32) {
+        (self.steps_and_offsets[row], self.steps_and_offsets[self.rows + row])
+    }
+
+    /// The codes of rows from `first` on, and the distance from row to row.
+    pub(crate) fn codes_from(&self, first: usize) -> (&[u8], usize) {
+        (&bytes_of(&self.codes)[first * self.stride..], self.stride)
+    }
+
     /// Rounds rows of `columns` floats on this thread. A row that is not finite becomes NaN.
     pub(crate) fn new(path: SimdPath, x: &[f32], columns: usize) -> Self {
         let rows = x.len() / columns;
@@ -285,7 +297,7 @@ impl QuantisedRows {
         let mut codes = Scratch::take(rows * stride / size_of::<f32>());
         let mut steps_and_offsets = Scratch::take(2 * rows);
         let (steps, offsets) = steps_and_offsets.split_at_mut(rows);
-        path.run(QuantiseRows { x, columns, codes: codes.bytes_mut(), stride, steps, offsets });
+        path.run(QuantiseRows { x, columns, codes: bytes_of_mut(&mut codes), stride, steps, offsets });
         Self { codes, stride, rows, columns, steps_and_offsets }
     }
 }
@@ -377,8 +389,7 @@ impl Kernel for Product<'_> {
         let Self { dots, rows, weight, tail, output } = self;
         let groups = weight.groups();
         let panel_bytes = groups * GROUP * WIDTH;
-        let (codes, panels) = (rows.codes.bytes(), weight.panels.bytes());
-        let (steps, offsets) = rows.steps_and_offsets.split_at(rows.rows);
+        let panels = bytes_of(&weight.panels);
         let mut sums = [0i32; TILE_ROWS * WIDTH];
         // A panel stays in the first two levels of cache while all rows pass.
         for (panel, first_column) in (0..weight.out_features).step_by(WIDTH).enumerate() {
@@ -386,14 +397,16 @@ impl Kernel for Product<'_> {
             let b = panels[panel * panel_bytes..][..panel_bytes].as_ptr().cast();
             for first_row in (0..rows.rows).step_by(TILE_ROWS) {
                 let tile_rows = TILE_ROWS.min(rows.rows - first_row);
-                let a = codes[first_row * rows.stride..][..tile_rows * rows.stride].as_ptr();
-                let tile = DotTile { groups, a, a_stride: rows.stride, b, sums: sums.as_mut_ptr() };
+                let (codes, a_stride) = rows.codes_from(first_row);
+                let a = codes[..tile_rows * a_stride].as_ptr();
+                let tile = DotTile { groups, a, a_stride, b, sums: sums.as_mut_ptr() };
                 // SAFETY: both slices are as long as the tile needs: a row's stride is at least its groups.
                 unsafe { dots.tile(tile_rows, tile) };
                 for (row, sums) in sums.chunks_exact(WIDTH).take(tile_rows).enumerate() {
                     let row = first_row + row;
                     let output = &mut output[row * weight.out_features + first_column..][..columns];
-                    let row = Row { sums, step: steps[row], offset: offsets[row] };
+                    let (step, offset) = rows.scale_of(row);
+                    let row = Row { sums, step, offset };
                     finish(simd, weight, tail, first_column, row, output);
                 }
             }

@@ -40,18 +40,18 @@ impl Scratch {
     pub(crate) fn zeroed(len: usize) -> Self {
         Self { lines: vec![Line([0.0; 16]); len.div_ceil(16)], len }
     }
+}
 
-    /// The same memory as bytes.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: floats are four bytes each, of any value.
-        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len * size_of::<f32>()) }
-    }
+/// The same memory as bytes.
+pub(crate) fn bytes_of(floats: &[f32]) -> &[u8] {
+    // SAFETY: floats are four bytes each, of any value.
+    unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), size_of_val(floats)) }
+}
 
-    /// The same memory as bytes.
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `bytes`; and any four bytes are a float.
-        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), self.len * size_of::<f32>()) }
-    }
+/// The same memory as bytes.
+pub(crate) fn bytes_of_mut(floats: &mut [f32]) -> &mut [u8] {
+    // SAFETY: as for `bytes_of`; and any four bytes are a float.
+    unsafe { std::slice::from_raw_parts_mut(floats.as_mut_ptr().cast(), size_of_val(floats)) }
 }
 
 impl Drop for Scratch {
