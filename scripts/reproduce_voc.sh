@@ -36,7 +36,7 @@ masks training-masks training --model "$out/first/model.safetensors" --skip-diff
 train second "${SECOND_EPOCHS:-5}" --pseudo-masks "$out/training-masks" "$@"
 train plain "${PLAIN_EPOCHS:-4}" --set model.conditioning=none --set losses.et_target=none "$@"
 masks second-masks training --model "$out/second/model.safetensors" --skip-difficult "$@"
-masks plain-masks training --model "$out/plain/model.safetensors" --skip-difficult --crf --crf-iterations 5 "$@"
+masks plain-masks training --model "$out/plain/model.safetensors" --skip-difficult --crf --crf-set iterations=5 "$@"
 "${VITPCM_LAB:-vitpcm-lab}" join "$out/second-masks" "$out/plain-masks" --out "$out/joined-masks" --share 0.4
 train third "${THIRD_EPOCHS:-5}" --pseudo-masks "$out/joined-masks" "$@"
 for round in first second third; do

@@ -1,7 +1,8 @@
-//! The dense CRF's settings as options: a preset, and every parameter on top of it.
+//! The dense CRF's settings as options: a preset, and changes of single parameters.
 
 use crate::number_bounds;
 use clap::ValueEnum;
+use std::str::FromStr;
 use vitpcm::{CrfNormalization, CrfParams, CrfPreset};
 
 /// Settings that papers report.
@@ -31,67 +32,105 @@ pub(crate) struct CrfOptions {
     /// Settings to start from
     #[arg(long = "crf-preset", value_enum, default_value = "vit-pcm", help_heading = "Dense CRF")]
     preset: Preset,
-    /// Mean-field iterations
-    #[arg(long = "crf-iterations", value_name = "N", value_parser = number_bounds::crf_iterations, help_heading = "Dense CRF")]
-    iterations: Option<usize>,
-    /// Weight of the smoothness term (0: without it)
-    #[arg(long = "crf-gaussian-weight", value_name = "X", value_parser = number_bounds::crf_weight, help_heading = "Dense CRF")]
-    gaussian_weight: Option<f32>,
-    /// Reach of the smoothness term, in pixels
-    #[arg(long = "crf-gaussian-sigma", value_name = "X", value_parser = number_bounds::crf_sigma, help_heading = "Dense CRF")]
-    gaussian_sigma: Option<f32>,
-    /// Weight of the appearance term (0: without it)
-    #[arg(long = "crf-bilateral-weight", value_name = "X", value_parser = number_bounds::crf_weight, help_heading = "Dense CRF")]
-    bilateral_weight: Option<f32>,
-    /// Reach of the appearance term, in pixels
-    #[arg(long = "crf-bilateral-sigma-xy", value_name = "X", value_parser = number_bounds::crf_sigma, help_heading = "Dense CRF")]
-    bilateral_sigma_xy: Option<f32>,
-    /// Tolerance of the appearance term, in grey levels of 0 to 255
-    #[arg(long = "crf-bilateral-sigma-rgb", value_name = "X", value_parser = number_bounds::crf_sigma, help_heading = "Dense CRF")]
-    bilateral_sigma_rgb: Option<f32>,
-    /// Probabilities below this count as this
-    #[arg(long = "crf-floor", value_name = "X", value_parser = number_bounds::fraction_above_zero, help_heading = "Dense CRF")]
-    floor: Option<f32>,
-    /// How filtered values are scaled by the number of pixels that count
-    #[arg(long = "crf-normalization", value_enum, value_name = "NAME", help_heading = "Dense CRF")]
-    normalization: Option<Normalization>,
+    /// Change one setting: iterations, gaussian-weight, gaussian-sigma (pixels), bilateral-weight, bilateral-sigma-xy (pixels),
+    /// bilateral-sigma-rgb (grey levels), floor (of probabilities) or normalization (none, before, after, symmetric); may be
+    /// repeated
+    #[arg(long = "crf-set", value_name = "KEY=VALUE", help_heading = "Dense CRF")]
+    set: Vec<Setting>,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Normalization {
-    /// Not at all
-    None,
-    /// Before filtering
-    Before,
-    /// After filtering: a weighted mean
-    After,
-    /// By the root before and after, as all presets do
-    Symmetric,
+/// One parameter with its value.
+#[derive(Clone, Copy, Debug)]
+enum Setting {
+    Iterations(usize),
+    GaussianWeight(f32),
+    GaussianSigma(f32),
+    BilateralWeight(f32),
+    BilateralSigmaXy(f32),
+    BilateralSigmaRgb(f32),
+    Floor(f32),
+    Normalization(CrfNormalization),
 }
 
-impl From<Normalization> for CrfNormalization {
-    fn from(normalization: Normalization) -> Self {
-        match normalization {
-            Normalization::None => Self::None,
-            Normalization::Before => Self::Before,
-            Normalization::After => Self::After,
-            Normalization::Symmetric => Self::Symmetric,
-        }
+impl FromStr for Setting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, such as iterations=5")?;
+        let weight = || number_bounds::crf_weight(value);
+        let sigma = || number_bounds::crf_sigma(value);
+        let setting = match key.trim() {
+            "iterations" => number_bounds::crf_iterations(value).map(Setting::Iterations),
+            "gaussian-weight" => weight().map(Setting::GaussianWeight),
+            "gaussian-sigma" => sigma().map(Setting::GaussianSigma),
+            "bilateral-weight" => weight().map(Setting::BilateralWeight),
+            "bilateral-sigma-xy" => sigma().map(Setting::BilateralSigmaXy),
+            "bilateral-sigma-rgb" => sigma().map(Setting::BilateralSigmaRgb),
+            "floor" => number_bounds::fraction_above_zero(value).map(Setting::Floor),
+            "normalization" => normalization(value).map(Setting::Normalization),
+            _ => return Err(format!("unknown key `{key}`; see --help")),
+        };
+        setting.map_err(|expected| format!("{key}: {expected}"))
+    }
+}
+
+fn normalization(name: &str) -> Result<CrfNormalization, String> {
+    match name {
+        "none" => Ok(CrfNormalization::None),
+        "before" => Ok(CrfNormalization::Before),
+        "after" => Ok(CrfNormalization::After),
+        "symmetric" => Ok(CrfNormalization::Symmetric),
+        _ => Err("expected none, before, after or symmetric".to_owned()),
     }
 }
 
 impl CrfOptions {
     pub(crate) fn params(&self) -> CrfParams {
-        let preset = CrfPreset::from(self.preset).params();
-        CrfParams {
-            iterations: self.iterations.unwrap_or(preset.iterations),
-            gaussian_weight: self.gaussian_weight.unwrap_or(preset.gaussian_weight),
-            gaussian_sigma: self.gaussian_sigma.unwrap_or(preset.gaussian_sigma),
-            bilateral_weight: self.bilateral_weight.unwrap_or(preset.bilateral_weight),
-            bilateral_sigma_xy: self.bilateral_sigma_xy.unwrap_or(preset.bilateral_sigma_xy),
-            bilateral_sigma_rgb: self.bilateral_sigma_rgb.unwrap_or(preset.bilateral_sigma_rgb),
-            floor: self.floor.unwrap_or(preset.floor),
-            normalization: self.normalization.map_or(preset.normalization, CrfNormalization::from),
+        let mut params = CrfPreset::from(self.preset).params();
+        for setting in &self.set {
+            match *setting {
+                Setting::Iterations(value) => params.iterations = value,
+                Setting::GaussianWeight(value) => params.gaussian_weight = value,
+                Setting::GaussianSigma(value) => params.gaussian_sigma = value,
+                Setting::BilateralWeight(value) => params.bilateral_weight = value,
+                Setting::BilateralSigmaXy(value) => params.bilateral_sigma_xy = value,
+                Setting::BilateralSigmaRgb(value) => params.bilateral_sigma_rgb = value,
+                Setting::Floor(value) => params.floor = value,
+                Setting::Normalization(value) => params.normalization = value,
+            }
         }
+        params
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_changes_its_parameter_of_the_preset_alone() {
+        let set = ["iterations=5", "bilateral-sigma-rgb=13", "normalization=after"];
+        let set = set.map(|text| text.parse().unwrap()).to_vec();
+        let expected = CrfParams {
+            iterations: 5,
+            bilateral_sigma_rgb: 13.0,
+            normalization: CrfNormalization::After,
+            ..CrfPreset::Deeplab.params()
+        };
+        assert_eq!(CrfOptions { preset: Preset::Deeplab, set }.params(), expected);
+    }
+
+    #[test]
+    fn every_setting_is_refused_outside_its_bounds_with_its_name() {
+        let keys = ["iterations", "gaussian-weight", "gaussian-sigma", "bilateral-weight"];
+        let more = ["bilateral-sigma-xy", "bilateral-sigma-rgb", "floor", "normalization"];
+        for key in keys.into_iter().chain(more) {
+            for value in ["-1", "nan", "inf", "1e308", "", "x"] {
+                let refusal = format!("{key}={value}").parse::<Setting>().unwrap_err();
+                assert!(refusal.starts_with(&format!("{key}: expected")), "{refusal}");
+            }
+        }
+        assert!("iteration=5".parse::<Setting>().unwrap_err().contains("unknown key `iteration`"));
+        assert!("5".parse::<Setting>().unwrap_err().contains("KEY=VALUE"));
     }
 }

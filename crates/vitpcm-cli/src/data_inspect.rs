@@ -63,13 +63,10 @@ pub(crate) struct Reading {
     /// several tags
     #[arg(long)]
     same_names_differ: bool,
-    /// The largest image that is decoded, in megapixels
-    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 100)]
-    max_megapixels: u64,
 }
 
 impl Reading {
-    pub(crate) fn open_options(&self, seed: u64) -> OpenOptions {
+    pub(crate) fn open_options(&self, seed: u64, limits: ImageLimits) -> OpenOptions {
         let split_by = match (self.val_share, &self.split_lists) {
             (Some(validation), _) => SplitBy::Share { validation, seed },
             (None, Some(folder)) => SplitBy::Lists(folder.clone()),
@@ -81,7 +78,7 @@ impl Reading {
             split_by,
             same_name: if self.same_names_differ { SameName::SeveralImages } else { SameName::OneImage },
             classes: self.classes.clone(),
-            limits: self.image_limits(),
+            limits,
             ..OpenOptions::default()
         }
     }
@@ -90,20 +87,17 @@ impl Reading {
     pub(crate) fn names_splits(&self) -> bool {
         self.val_share.is_some() || self.split_lists.is_some()
     }
-
-    pub(crate) fn image_limits(&self) -> ImageLimits {
-        ImageLimits { max_pixels: self.max_megapixels.saturating_mul(1_000_000) }
-    }
 }
 
 pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     if !args.path.exists() {
         return Err(usage(anyhow::anyhow!("{}: there is no such folder or file", args.path.display())));
     }
-    let dataset = Dataset::open(&args.path, &args.reading.open_options(session.seed))?;
+    let dataset =
+        Dataset::open(&args.path, &args.reading.open_options(session.seed, session.image_limits()))?;
     session.check_outputs(dataset.files(), args.json.clone())?;
     let options = InspectOptions {
-        limits: args.reading.image_limits(),
+        limits: session.image_limits(),
         depth: if args.headers_only { InspectDepth::Headers } else { InspectDepth::Content },
         ..InspectOptions::default()
     };

@@ -5,7 +5,6 @@ use crate::compared_masks::{failure_text, names_of, nothing_to_compare, read_nam
 use crate::counting::{counted, images};
 use crate::file_guard;
 use crate::mask_place;
-use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output;
 use crate::printable;
@@ -42,9 +41,6 @@ pub(crate) struct Args {
     /// Draw the confusion matrix as an SVG picture
     #[arg(long, value_name = "FILE.svg")]
     picture: Option<PathBuf>,
-    /// The largest mask that is read, in megapixels
-    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 400)]
-    max_megapixels: u64,
 }
 
 /// What `--json` holds.
@@ -67,7 +63,7 @@ struct Report<'a> {
 pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
     let names = args.list.as_deref().map(read_names).transpose().map_err(usage)?;
-    let max_pixels = args.max_megapixels.saturating_mul(1_000_000);
+    let max_pixels = session.image_limits().max_pixels;
     check_outputs(args, session)?;
     let found = MaskPairs::find(&args.pred, &args.truth, names.as_deref())?;
     let places = [found.way.first_place(&args.pred), found.way.second_place(&args.truth)];

@@ -5,7 +5,6 @@ use crate::counting::counted;
 use crate::folder_record::{self, FolderRecord, Settings};
 use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports, Pass, format_parser};
-use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output;
 use crate::planned_results::{Planned, PlannedResults};
@@ -13,7 +12,6 @@ use crate::results_folder::{ResultsFolder, Start};
 use crate::session::Session;
 use anyhow::{anyhow, bail};
 use std::path::{Path, PathBuf};
-use vitpcm_data::ImageLimits;
 use vitpcm_exports::{ExportError, ExportFormat, MaskSet};
 
 #[derive(clap::Args)]
@@ -40,12 +38,9 @@ pub(crate) struct Args {
     /// Folder of the images, of the same names as the masks: for their file names and sizes, and to place them
     #[arg(long, value_name = "DIR")]
     images: Option<PathBuf>,
-    /// Folder of score maps (.npz), for --unsure-below [default: npz beside the masks]
+    /// Folder of score maps (.npz), for --min-confidence [default: npz beside the masks]
     #[arg(long, value_name = "DIR")]
     scores: Option<PathBuf>,
-    /// The largest mask that is read, in megapixels
-    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 100)]
-    max_megapixels: u64,
     #[command(flatten)]
     export: ExportArgs,
 }
@@ -66,7 +61,7 @@ pub(crate) fn export(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
                 other => other.into(),
             },
         )?;
-    let limits = ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) };
+    let limits = session.image_limits();
     let set = set.with_limits(limits.clone());
     set.remark().into_iter().for_each(|remark| messages.note(remark));
     if set.is_empty() {

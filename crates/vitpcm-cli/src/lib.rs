@@ -5,6 +5,7 @@ mod allocator;
 pub mod class_names;
 pub mod compared_masks;
 mod completions;
+mod confidence_options;
 mod config_file;
 pub mod counting;
 mod crf_options;
@@ -49,7 +50,6 @@ pub mod table;
 mod tagged_photographs;
 pub mod train;
 mod train_report;
-mod unsure_options;
 mod verdict;
 mod verify;
 

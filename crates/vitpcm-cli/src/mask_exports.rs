@@ -39,11 +39,11 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "PX", value_parser = number_bounds::pixel_error, default_value_t = ExportOptions::default().polygon_error)]
     polygon_error: f64,
     /// Give parts of fewer pixels than this to what surrounds them
-    #[arg(long, value_name = "PIXELS", value_parser = number_bounds::area, default_value_t = 0)]
+    #[arg(long, value_name = "PIXELS", value_parser = number_bounds::area, default_value_t = ExportOptions::default().min_area)]
     min_area: u32,
-    /// Mark pixels whose class has a lower score than this as unsure (255), in voc and cvat, and in png by `export`
+    /// Mark pixels whose class has a lower score than this as unlabelled (255), in png, voc and cvat
     #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction)]
-    unsure_below: Option<f32>,
+    min_confidence: Option<f32>,
     /// How images get into the folders of yolo, labelme and voc: by a second name for the same file, or as copies
     #[arg(long, value_enum, value_name = "HOW", default_value = "link")]
     place_images: PlaceWord,
@@ -73,6 +73,22 @@ enum PlaceWord {
     None,
 }
 
+/// What `segment` and `refine` export with; `export` lets one choose.
+impl Default for ExportArgs {
+    fn default() -> Self {
+        let ExportOptions { polygon_error, min_area, image_prefix, .. } = ExportOptions::default();
+        ExportArgs {
+            coco_shape: ShapeWord::Rle,
+            objects: ObjectsWord::Parts,
+            polygon_error,
+            min_area,
+            min_confidence: None,
+            place_images: PlaceWord::Link,
+            image_prefix,
+        }
+    }
+}
+
 impl ExportArgs {
     fn options(&self) -> ExportOptions {
         ExportOptions {
@@ -86,7 +102,7 @@ impl ExportArgs {
             },
             polygon_error: self.polygon_error,
             min_area: self.min_area,
-            unsure_below: self.unsure_below,
+            unsure_below: self.min_confidence,
             image_prefix: self.image_prefix.clone(),
             ..ExportOptions::default()
         }
@@ -99,15 +115,15 @@ impl ExportArgs {
 
     /// Refuses options that mean nothing to any of the formats.
     pub(crate) fn check(&self, formats: &[ExportFormat]) -> anyhow::Result<()> {
-        if self.unsure_below.is_some() && !formats.iter().any(|format| format.knows_255()) {
-            return Err(usage(anyhow!("--unsure-below is for voc and cvat, and for png by `export`")));
+        if self.min_confidence.is_some() && !formats.iter().any(|format| format.knows_255()) {
+            return Err(usage(anyhow!("--min-confidence is for png, voc and cvat")));
         }
         Ok(())
     }
 
     /// Whether a format can only be made where scores are known.
     pub(crate) fn needs_scores(&self, format: ExportFormat) -> bool {
-        format.knows_255() && self.unsure_below.is_some()
+        format.knows_255() && self.min_confidence.is_some()
     }
 }
 

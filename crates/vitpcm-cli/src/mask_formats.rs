@@ -1,7 +1,7 @@
 //! The files that a segmented image becomes. Each is written whole or not at all; masks straight into the output
 //! folder, the other formats into a folder of their own name. Exports are made of these files, by `mask_exports`.
 
-use crate::mask_exports::{self, ExportArgs};
+use crate::mask_exports;
 use anyhow::Context;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use image::RgbImage;
@@ -53,7 +53,7 @@ pub(crate) fn format_parser() -> impl TypedValueParser<Value = Format> {
 }
 
 /// What is written of each image as it is done: the formats asked for, and what the exports among them are made of.
-pub(crate) fn written_per_image(formats: &[Format], args: &ExportArgs) -> Vec<Format> {
+pub(crate) fn written_per_image(formats: &[Format]) -> Vec<Format> {
     let mut written: Vec<Format> = Vec::new();
     let mut add = |format: Format| {
         if !written.contains(&format) {
@@ -62,12 +62,7 @@ pub(crate) fn written_per_image(formats: &[Format], args: &ExportArgs) -> Vec<Fo
     };
     for &format in formats {
         match format {
-            Format::Export(export) => {
-                add(Format::Png);
-                if args.needs_scores(export) {
-                    add(Format::Npz);
-                }
-            }
+            Format::Export(_) => add(Format::Png),
             own => add(own),
         }
     }

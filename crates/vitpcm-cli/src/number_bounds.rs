@@ -27,7 +27,7 @@ pub(crate) fn gigabytes(text: &str) -> Parsed<u64> {
 }
 
 /// The largest image that is decoded.
-pub fn megapixels(text: &str) -> Parsed<u64> {
+pub(crate) fn megapixels(text: &str) -> Parsed<u64> {
     whole(text, 1..=65_536)
 }
 
@@ -51,15 +51,6 @@ pub fn network_side(text: &str) -> Parsed<usize> {
     whole(text, 1..=16_384)
 }
 
-/// Side of an image from which it is cut into tiles.
-pub(crate) fn image_side(text: &str) -> Parsed<usize> {
-    whole(text, 0..=u64::from(u32::MAX))
-}
-
-pub(crate) fn tile_side(text: &str) -> Parsed<usize> {
-    whole(text, 16..=1_048_576)
-}
-
 /// A factor of the size at which a network sees an image.
 pub(crate) fn scale(text: &str) -> Parsed<f64> {
     real(text, 0.05..=20.0)
@@ -77,10 +68,6 @@ pub(crate) fn pixel_error(text: &str) -> Parsed<f64> {
 /// Images of a data set that are looked at.
 pub(crate) fn sample_size(text: &str) -> Parsed<usize> {
     whole(text, 10..=100_000)
-}
-
-pub(crate) fn picture_count(text: &str) -> Parsed<usize> {
-    whole(text, 0..=10_000)
 }
 
 /// Time that a job may take.

@@ -116,8 +116,9 @@ struct RankedClass {
 
 pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
-    let dataset = Dataset::open(&args.data, &args.reading.open_options(session.seed))?;
-    let limits = args.reading.image_limits();
+    let dataset =
+        Dataset::open(&args.data, &args.reading.open_options(session.seed, session.image_limits()))?;
+    let limits = session.image_limits();
     let training = dataset.training();
     let images: Vec<&TaggedImage> = training.indices.iter().map(|&index| &dataset.images()[index]).collect();
     let (place, images) = with_masks(&args.masks, images, messages).map_err(usage)?;

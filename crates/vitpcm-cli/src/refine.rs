@@ -1,6 +1,7 @@
 //! `vitpcm refine`: the dense CRF over stored score maps, several images at a time. Several ranks take every so manyth
 //! image each.
 
+use crate::confidence_options::ConfidenceOptions;
 use crate::counting::{counted, images};
 use crate::crf_options::CrfOptions;
 use crate::folder_record::{self, FolderRecord, Settings};
@@ -8,14 +9,12 @@ use crate::image_inputs::{self, Input};
 use crate::mask_exports::{ExportArgs, Finished, MaskExports};
 use crate::mask_formats::{self, Format, Results, written_per_image};
 use crate::mask_place;
-use crate::number_bounds;
 use crate::outcome::{Outcome, described, usage};
 use crate::output::{self, Messages};
 use crate::planned_results::{Planned, PlannedResults};
 use crate::results_folder::{ResultsFolder, Start};
 use crate::segment::finished;
 use crate::session::Session;
-use crate::unsure_options::UnsureOptions;
 use anyhow::{Context, bail};
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
@@ -48,20 +47,14 @@ pub(crate) struct Args {
         value_name = "FORMAT,…"
     )]
     format: Vec<Format>,
-    /// The largest image that is decoded, in megapixels
-    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 100)]
-    max_megapixels: u64,
     #[command(flatten)]
-    unsure_options: UnsureOptions,
+    confidence: ConfidenceOptions,
     #[command(flatten)]
     crf_options: CrfOptions,
-    #[command(flatten)]
-    export: ExportArgs,
 }
 
 pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let (messages, ranks) = (&session.messages, session.ranks);
-    args.export.check(&mask_formats::exports(&args.format))?;
     let inputs =
         image_inputs::collect(std::slice::from_ref(&args.images), |_| false, session.common_messages())?;
     let names: Vec<PathBuf> = inputs.images.iter().map(|input| PathBuf::from(&input.name)).collect();
@@ -86,12 +79,13 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let results = ResultsFolder::open(&args.out, record, Start::Fresh, run, ranks)?;
 
     let refinement =
-        Refinement { crf: Some(args.crf_options.params()), unsure: args.unsure_options.unsure_background() };
+        Refinement { crf: Some(args.crf_options.params()), unsure: args.confidence.unsure_background() };
+    let limits = session.image_limits();
     let num_failed = AtomicUsize::new(0);
     let own: Vec<&Input> = with_scores.iter().copied().skip(ranks.rank()).step_by(ranks.size()).collect();
     let bar = messages.progress_bar(own.len(), "refining");
     own.par_iter().for_each(|input| {
-        if let Err(error) = refine_one(args, input, &scores_of(input), &refinement, &results) {
+        if let Err(error) = refine_one(args, input, &scores_of(input), (&refinement, &limits), &results) {
             num_failed.fetch_add(1, Ordering::Relaxed);
             bar.suspend(|| messages.failure(described(&error)));
         }
@@ -101,7 +95,7 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let [num_failed] = ranks.sum_counts([num_failed.into_inner()]);
     let num_done = with_scores.len() - num_failed;
     let [num_not_exported] = ranks.sum_counts([match ranks.is_first() {
-        true => write_exports(args, &place, &with_scores, &results, messages)?,
+        true => write_exports(args, (&place, &limits), &with_scores, &results, messages)?,
         false => 0,
     }]);
     results.say_what_was_edited(messages);
@@ -115,16 +109,10 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 
-impl Args {
-    fn limits(&self) -> ImageLimits {
-        ImageLimits { max_pixels: self.max_megapixels.saturating_mul(1_000_000) }
-    }
-}
-
 /// Refuses masks that would replace an image, scores or each other.
 fn check_outputs(args: &Args, place: &Path, inputs: &[&Input], session: &Session) -> anyhow::Result<()> {
     let exports = mask_formats::exports(&args.format);
-    let formats = written_per_image(&args.format, &args.export);
+    let formats = written_per_image(&args.format);
     let files: Vec<Finished<'_>> = inputs.iter().map(|input| finished(&args.out, input)).collect();
     let scores = |input: &&Input| place.join(format!("{}.npz", input.name));
     // Heat maps are named after classes, which the first file with scores names.
@@ -135,7 +123,7 @@ fn check_outputs(args: &Args, place: &Path, inputs: &[&Input], session: &Session
         exports: &exports,
         classes: &classes.map_or_else(Classes::voc, |stored| stored.classes),
         others: vec![folder_record::record_file(&args.out, session.ranks.rank())],
-        images: files.iter().map(|image| Planned::of(image, &args.export)).collect(),
+        images: files.iter().map(|image| Planned::of(image, &ExportArgs::default())).collect(),
     };
     let images = inputs.iter().map(|input| input.path.clone());
     planned.check(images.chain(inputs.iter().map(scores)), session)
@@ -144,7 +132,7 @@ fn check_outputs(args: &Args, place: &Path, inputs: &[&Input], session: &Session
 /// Writes the exports of all images that have a mask; gives the number of those that failed.
 fn write_exports(
     args: &Args,
-    place: &Path,
+    (place, limits): (&Path, &ImageLimits),
     inputs: &[&Input],
     results: &ResultsFolder,
     messages: &Messages,
@@ -155,13 +143,13 @@ fn write_exports(
     }
     let scores_of = |input: &Input| place.join(format!("{}.npz", input.name));
     let first = inputs.first().context("no image")?;
-    let classes = StoredScores::read_within(&scores_of(first), args.limits().max_pixels)?.classes;
+    let classes = StoredScores::read_within(&scores_of(first), limits.max_pixels)?.classes;
     let exports = MaskExports {
         formats: &formats,
-        args: &args.export,
+        args: &ExportArgs::default(),
         classes: &classes,
         out: results,
-        limits: args.limits(),
+        limits: limits.clone(),
     };
     let finished =
         inputs.iter().map(|&input| Finished { scores: Some(scores_of(input)), ..finished(&args.out, input) });
@@ -172,11 +160,11 @@ fn refine_one(
     args: &Args,
     input: &Input,
     scores: &Path,
-    refinement: &Refinement,
+    (refinement, limits): (&Refinement, &ImageLimits),
     folder: &ResultsFolder,
 ) -> anyhow::Result<()> {
-    let stored = StoredScores::read_within(scores, args.limits().max_pixels)?;
-    let image = read_image(&input.path, &args.limits())?;
+    let stored = StoredScores::read_within(scores, limits.max_pixels)?;
+    let image = read_image(&input.path, limits)?;
     let image_size = (image.width() as usize, image.height() as usize);
     if image_size != stored.image_size {
         let (path, scores) = (input.path.display(), scores.display());
@@ -195,7 +183,7 @@ fn refine_one(
         classes: &stored.classes,
         tags: &tags,
     };
-    let formats = written_per_image(&args.format, &args.export);
+    let formats = written_per_image(&args.format);
     formats
         .iter()
         .try_for_each(|format| folder.publish(&format.write(&folder.staging(), &input.name, &results)?))

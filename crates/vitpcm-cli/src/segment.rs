@@ -7,6 +7,7 @@ mod stages;
 use self::resume::{OwnResults, Progress, check_settings, settings};
 use self::stages::{ImageTags, Stages};
 use crate::class_names::{CLASS_LIST, class_list};
+use crate::confidence_options::ConfidenceOptions;
 use crate::counting::images;
 use crate::crf_options::CrfOptions;
 use crate::folder_record::{self, FolderRecord};
@@ -25,13 +26,12 @@ use crate::results_folder::{ResultsFolder, Start};
 use crate::segment_report;
 use crate::segment_report::{Comparisons, Ending, ReportOptions, SegmentReport};
 use crate::session::{Role, Session};
-use crate::unsure_options::UnsureOptions;
 use anyhow::{anyhow, bail};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use vitpcm::{Segmentation, Segmenter, SegmenterOptions, Supervision, TagMode, Tiling, embedded_model};
-use vitpcm_data::{ClassLookup, Difficult, ImageLimits};
+use vitpcm::{Segmentation, Segmenter, SegmenterOptions, Supervision, TagMode, embedded_model};
+use vitpcm_data::{ClassLookup, Difficult};
 use vitpcm_masks::Classes;
 use vitpcm_train::Ranks;
 
@@ -69,7 +69,7 @@ pub(crate) struct Args {
     #[arg(long)]
     crf: bool,
     #[command(flatten)]
-    unsure_options: UnsureOptions,
+    confidence: ConfidenceOptions,
     /// Continue in --out: skip images that are done and have not changed since; the model and the options must be the same
     #[arg(long)]
     resume: bool,
@@ -92,24 +92,13 @@ pub(crate) struct Args {
     // `--symmetries` once averaged over all 8 symmetries of the square; scripts that say it get the mirror image.
     #[arg(long, alias = "symmetries")]
     flip: bool,
-    /// Cut images with a longer side than this, in pixels, into overlapping tiles
-    #[arg(long, value_name = "N", value_parser = number_bounds::image_side, default_value_t = Tiling::default().above)]
-    tile_above: usize,
-    /// Side of a tile, in pixels of the image
-    #[arg(long, value_name = "N", value_parser = number_bounds::tile_side, default_value_t = Tiling::default().tile_side)]
-    tile_side: usize,
     /// Write the tags of each image, with their probabilities, as JSON; `-` prints them
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// The largest image that is decoded, in megapixels
-    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 400)]
-    max_megapixels: u64,
     #[command(flatten)]
     crf_options: CrfOptions,
     #[command(flatten)]
     report_options: ReportOptions,
-    #[command(flatten)]
-    export: ExportArgs,
 }
 
 #[derive(clap::Args)]
@@ -130,12 +119,6 @@ struct TagOptions {
     /// Probability from which a predicted tag counts
     #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction, default_value_t = 0.5, group = "threshold")]
     tag_threshold: f32,
-}
-
-impl Args {
-    fn limits(&self) -> ImageLimits {
-        ImageLimits { max_pixels: self.max_megapixels.saturating_mul(1_000_000) }
-    }
 }
 
 /// Where tags come from, resolved.
@@ -222,7 +205,6 @@ impl TagSource {
 
 pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let (messages, ranks) = (&session.messages, session.ranks);
-    args.export.check(&mask_formats::exports(&args.format))?;
     let segmenter = open_segmenter(args, session)?;
     let record = FolderRecord::read(&args.out)?;
     let own = OwnResults::new(&args.out, &record);
@@ -243,8 +225,8 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
             bail!("none of the images belongs to the split `{split}`");
         }
     }
-    let formats = written_per_image(&args.format, &args.export);
-    let limits = args.limits();
+    let formats = written_per_image(&args.format);
+    let limits = session.image_limits();
     let is_there = |input: &Input| {
         formats.iter().all(|format| format.is_done(&args.out, &input.name, limits.max_pixels))
     };
@@ -301,14 +283,21 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     )?;
     let interrupt = Interrupt::listen();
     let started = Instant::now();
-    let stages = Stages { args, segmenter: &segmenter, tags: &tags, results: &results };
+    let stages =
+        Stages { args, segmenter: &segmenter, tags: &tags, results: &results, limits: limits.clone() };
     let written = stages.run(&progress.todo, report.as_mut(), messages, &interrupt)?;
     let [num_written, num_failed] = ranks.sum_counts([written.num_written, written.num_failed]);
     // Everything is written by now, by all ranks. An export holds what is done, in this run or before.
     let [num_not_exported] = ranks.sum_counts([match ranks.is_first() {
         true => {
             let (formats, classes) = (&mask_formats::exports(&args.format)[..], segmenter.classes());
-            let exports = MaskExports { formats, args: &args.export, classes, out: &results, limits };
+            let exports = MaskExports {
+                formats,
+                args: &ExportArgs::default(),
+                classes,
+                out: &results,
+                limits: limits.clone(),
+            };
             let finished = inputs.images.iter().map(|input| finished(&args.out, input));
             exports.write_what_is_there(finished, messages)?
         }
@@ -342,7 +331,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
                 .map_or("the embedded model".into(), |path| path.display().to_string()),
             tags: tags.description(),
             tag_threshold: args.tags.tag_threshold,
-            links: match written_per_image(&args.format, &args.export).contains(&Format::Png) {
+            links: match written_per_image(&args.format).contains(&Format::Png) {
                 true => MaskLinks::BesideReport,
                 false => MaskLinks::None,
             },
@@ -376,7 +365,7 @@ fn check_outputs(
     session: &Session,
 ) -> anyhow::Result<()> {
     let (rank, exports) = (session.ranks.rank(), mask_formats::exports(&args.format));
-    let formats = written_per_image(&args.format, &args.export);
+    let formats = written_per_image(&args.format);
     let files: Vec<Finished<'_>> = inputs.iter().map(|input| finished(&args.out, input)).collect();
     let report = [args.out.join("report.html"), segment_report::review_file(&args.out, rank)];
     let json = args.json.iter().filter(|path| *path != Path::new("-")).cloned();
@@ -386,7 +375,7 @@ fn check_outputs(
         exports: &exports,
         classes,
         others: json.chain(report).chain([folder_record::record_file(&args.out, rank)]).collect(),
-        images: files.iter().map(|image| Planned::of(image, &args.export)).collect(),
+        images: files.iter().map(|image| Planned::of(image, &ExportArgs::default())).collect(),
     };
     let table = match tags {
         TagSource::Table(table) => &table.files[..],
@@ -414,8 +403,8 @@ fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
         size: args.size,
         scales: args.scales.clone(),
         flip: args.flip,
-        tiling: Tiling { above: args.tile_above, tile_side: args.tile_side },
         precision,
+        ..SegmenterOptions::default()
     };
     match &args.model {
         Some(model) => Segmenter::open(model, &device, options),

@@ -6,7 +6,6 @@ use crate::counting::images;
 use crate::image_inputs::Input;
 use crate::invocation::Invocation;
 use crate::mask_place;
-use crate::number_bounds;
 use crate::output::{self, Messages};
 use crate::report::{self, MaskLinks, Page, Place, ReviewFile, Reviewed, Summary, Trust, escaped};
 use crate::results_folder::Start;
@@ -22,6 +21,8 @@ use vitpcm_train::Ranks;
 
 /// Where reviews are stored, below the folder of the masks.
 const FOLDER: &str = ".report";
+/// Pictures in the report, of the images the model is least sure of.
+const NUM_PICTURES: usize = 48;
 /// Rows of the page; a browser shows so many at once.
 const MAX_ROWS: usize = 2000;
 
@@ -31,9 +32,6 @@ pub(crate) struct ReportOptions {
     /// Leave out report.html
     #[arg(long, help_heading = "Report")]
     no_report: bool,
-    /// Pictures in the report, of the images the model is least sure of
-    #[arg(long, value_name = "N", value_parser = number_bounds::picture_count, default_value_t = 48, help_heading = "Report")]
-    report_pictures: usize,
     /// True masks, named after the images, to score ours by in the report [default: those of the data set, if PATH is one]
     #[arg(long, value_name = "DIR", help_heading = "Report")]
     truth: Option<PathBuf>,
@@ -68,7 +66,6 @@ pub(crate) struct SegmentReport {
     out: PathBuf,
     classes: Classes,
     least_sure: LeastSure,
-    num_pictures: usize,
     comparisons: Comparisons,
     file: ReviewFile,
 }
@@ -94,7 +91,7 @@ impl SegmentReport {
         }
         ranks.barrier(); // no rank begins before that is done
         let path = review_file(out, ranks.rank());
-        let mut least_sure = LeastSure::new(options.report_pictures);
+        let mut least_sure = LeastSure::new(NUM_PICTURES);
         report::newest_places(std::slice::from_ref(&path), |_| true)?.values().for_each(|place| {
             least_sure.takes(place.sureness);
         });
@@ -102,7 +99,6 @@ impl SegmentReport {
             out: out.to_path_buf(),
             classes: classes.clone(),
             least_sure,
-            num_pictures: options.report_pictures,
             comparisons,
             file: ReviewFile::append_to(&path)?,
         }))
@@ -145,11 +141,11 @@ impl SegmentReport {
 
         let mut least_sure: Vec<(&String, &Place)> = by_name.iter().collect();
         least_sure.sort_by(|a, b| a.1.sureness.total_cmp(&b.1.sureness).then_with(|| a.0.cmp(b.0)));
-        least_sure.truncate(MAX_ROWS.max(self.num_pictures));
+        least_sure.truncate(MAX_ROWS.max(NUM_PICTURES));
         let mut rows = Vec::with_capacity(least_sure.len());
         let mut num_shown = 0;
         report::read_at(&paths, least_sure.iter().map(|(_, place)| *place), |mut review| {
-            if num_shown == self.num_pictures {
+            if num_shown == NUM_PICTURES {
                 review.pictures = None;
             }
             num_shown += usize::from(review.pictures.is_some());

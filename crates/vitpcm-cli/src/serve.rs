@@ -30,9 +30,6 @@ pub(crate) struct Args {
     /// Side in pixels to which images are resized for the network [default: the model's own]
     #[arg(long, value_name = "N", value_parser = number_bounds::network_side)]
     size: Option<usize>,
-    /// Largest image accepted, in megapixels
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = number_bounds::megapixels)]
-    max_megapixels: u64,
     /// Largest file accepted, in MiB
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = number_bounds::mebibytes)]
     max_upload: u64,
@@ -62,7 +59,7 @@ pub(crate) fn serve(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let half_of_memory = (args.max_memory << 20) as usize / 2;
     let limits = Limits {
         max_upload_bytes: (args.max_upload << 20) as usize,
-        max_pixels: args.max_megapixels * 1_000_000,
+        max_pixels: session.max_pixels().unwrap_or(Limits::default().max_pixels),
         max_images: args.max_images as usize,
         max_connections: args.max_connections as usize,
         max_uploads: args.max_waiting as usize,

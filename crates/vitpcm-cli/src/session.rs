@@ -8,6 +8,7 @@ use crate::output::Messages;
 use anyhow::anyhow;
 use std::path::{Path, PathBuf};
 use vitpcm::{Device, DeviceName, Precision, suitable_precision, suitable_training_precision};
+use vitpcm_data::ImageLimits;
 use vitpcm_train::Ranks;
 
 /// Options of every command, as typed.
@@ -34,6 +35,9 @@ pub struct Common {
     /// Largest file loaded into memory, in GiB [default: 1 for lists and settings, 8 for annotations, what weights need]
     #[arg(long, global = true, value_name = "N", value_parser = number_bounds::gigabytes, help_heading = "Common options")]
     max_file_gigabytes: Option<u64>,
+    /// Largest image or mask that is decoded, in megapixels [default: 400; serve: 50]
+    #[arg(long, global = true, value_name = "N", value_parser = number_bounds::megapixels, help_heading = "Common options")]
+    max_megapixels: Option<u64>,
     /// A TOML file with any of this command's options (`crf = true`, `size = 960`); what is typed wins
     #[arg(long, global = true, value_name = "FILE.toml", help_heading = "Common options")]
     config: Option<PathBuf>,
@@ -43,6 +47,7 @@ pub struct Common {
 pub struct Session<'a> {
     device: DeviceName,
     precision: Option<Precision>,
+    max_pixels: Option<u64>,
     /// Seed of everything random.
     pub seed: u64,
     /// What is said to people.
@@ -77,6 +82,7 @@ impl<'a> Session<'a> {
         Ok(Session {
             device: common.device.unwrap_or_default(),
             precision: common.precision,
+            max_pixels: common.max_megapixels.map(|megapixels| megapixels * 1_000_000),
             seed: common.seed,
             messages: match ranks.is_first() && !common.quiet {
                 true if common.verbose => Messages::Verbose,
@@ -94,6 +100,17 @@ impl<'a> Session<'a> {
     /// The same for a command that is run as a part of this one.
     pub(crate) fn of_stage(&self, invocation: Invocation) -> Session<'a> {
         Session { invocation, role: Role::Stage, config: self.config.clone(), ..*self }
+    }
+
+    /// What is refused before it is decoded.
+    pub fn image_limits(&self) -> ImageLimits {
+        let default = ImageLimits::default();
+        ImageLimits { max_pixels: self.max_pixels.unwrap_or(default.max_pixels) }
+    }
+
+    /// The largest image, where one was typed.
+    pub(crate) fn max_pixels(&self) -> Option<u64> {
+        self.max_pixels
     }
 
     /// For what every rank comes upon alike: said by the first one.

@@ -24,9 +24,6 @@ pub(crate) struct PhotographArgs {
     /// Photographs that show none of the model's classes: images or folders
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub(crate) others: Vec<PathBuf>,
-    /// The largest image that is decoded, in megapixels
-    #[arg(long, value_name = "N", value_parser = crate::number_bounds::megapixels, default_value_t = 400)]
-    max_megapixels: u64,
 }
 
 /// Where a photograph comes from.
@@ -77,8 +74,7 @@ impl Photographs {
         }
         let sources = dataset.sources().map(Path::to_path_buf);
         let files = sources.chain(list.iter().map(|photograph| photograph.path.clone())).collect();
-        let limits = ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) };
-        Ok(Photographs { list, files, limits, num_failed })
+        Ok(Photographs { list, files, limits: session.image_limits(), num_failed })
     }
 
     /// Hands every photograph that can be read to `look`; returns how many could not be, or nothing where the user

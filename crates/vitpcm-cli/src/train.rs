@@ -22,7 +22,9 @@ use anyhow::{Context, anyhow, bail};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
-use vitpcm_data::{Dataset, InputGrid, LEAST_IMAGES, choose_held_out, describe_images, tag_warnings};
+use vitpcm_data::{
+    Dataset, ImageLimits, InputGrid, LEAST_IMAGES, choose_held_out, describe_images, tag_warnings,
+};
 use vitpcm_masks::{mask_files, text_file};
 use vitpcm_nets::BackboneConfig;
 use vitpcm_train::{
@@ -125,13 +127,13 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
     }
     let start = args.resuming.start(&args.out)?;
     let (config, backbone) = resolve(args, localisation, session)?;
-    let dataset = Dataset::open(&args.data, &args.reading.open_options(config.seed))?;
+    let dataset = Dataset::open(&args.data, &args.reading.open_options(config.seed, session.image_limits()))?;
     dataset.check_tagged()?;
     let pseudo_masks = args.pseudo_masks.iter().flat_map(|folder| file_guard::files_below(folder));
     let weights = args.weights.iter().cloned();
     let inputs = dataset.files().map(Path::to_path_buf).chain(pseudo_masks).chain(weights);
     session.check_outputs(inputs, live_run::files(&args.out))?;
-    let mut data = training_data(args, &dataset, &config)?;
+    let mut data = training_data(args, &dataset, &config, session.image_limits())?;
     if let Some(folder) = &args.pseudo_masks {
         data = with_pseudo_masks(data, folder, session)?;
     }
@@ -189,8 +191,13 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
 
 /// What to train and validate on. Where neither the data set nor the user names images to validate on, some are set aside; a
 /// resumed run keeps those that it began with.
-fn training_data(args: &Args, dataset: &Dataset, config: &TrainConfig) -> anyhow::Result<TrainData> {
-    let data = TrainData::of(dataset, args.reading.image_limits());
+fn training_data(
+    args: &Args,
+    dataset: &Dataset,
+    config: &TrainConfig,
+    limits: ImageLimits,
+) -> anyhow::Result<TrainData> {
+    let data = TrainData::of(dataset, limits.clone());
     if !data.validation.is_empty() || args.reading.names_splits() {
         return Ok(data);
     }
@@ -204,7 +211,7 @@ fn training_data(args: &Args, dataset: &Dataset, config: &TrainConfig) -> anyhow
     };
     Ok(match names.is_empty() {
         true => data,
-        false => TrainData::holding_out(dataset, args.reading.image_limits(), names),
+        false => TrainData::holding_out(dataset, limits, names),
     })
 }
 

@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Instant;
 use vitpcm::{Device, Segmenter, SegmenterOptions};
-use vitpcm_data::{ImageLimits, MaskPairing, MaskedImage};
+use vitpcm_data::{MaskPairing, MaskedImage};
 use vitpcm_masks::{Classes, Scores, text_file};
 use vitpcm_nets::{BackboneConfig, PretrainedBackbone, ResNetVariant};
 use vitpcm_train::{
@@ -89,7 +89,7 @@ pub(crate) struct Args {
     batch: Option<usize>,
     /// Pixels whose class has a lower score than this are not learned from, where NAME.npz lies beside a mask
     #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction)]
-    unsure: Option<f32>,
+    min_confidence: Option<f32>,
     /// Change one setting by its dotted key, as in `schedule.rate=1e-3`; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -102,9 +102,6 @@ pub(crate) struct Args {
     /// Write the final scores as JSON also here; `-` prints them
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// The largest image that is decoded, in megapixels
-    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 400)]
-    max_megapixels: u64,
     #[command(flatten)]
     crf_options: CrfOptions,
 }
@@ -151,7 +148,7 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         start,
         device,
         precision,
-        limits: ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) },
+        limits: session.image_limits(),
         provenance: provenance(args),
     };
     let interrupt = Interrupt::listen();
@@ -264,7 +261,7 @@ fn resolve(
     if let Some(batch) = args.batch {
         config.schedule.batch = batch;
     }
-    if let Some(score) = args.unsure {
+    if let Some(score) = args.min_confidence {
         config.crops.unsure_below = score;
     }
     if let Some(steps) = args.steps {

@@ -394,19 +394,22 @@ fn background_that_is_not_sure_is_left_open_or_filled() {
     let as_asked = |expected: fn(u8) -> bool, changed: &[u8]| {
         plain.iter().zip(changed).all(|(&was, &is)| if was == 0 { expected(is) } else { is == was })
     };
-    assert!(as_asked(|label| label == IGNORE, &labels("open", &["--sure-background", "1"])));
-    let all = ["--sure-background", "1", "--unsure-areas", "0", "--fill-unsure"];
-    assert!(as_asked(|label| (1..IGNORE).contains(&label), &labels("filled", &all)));
-    assert!(as_asked(|label| label != IGNORE, &labels("as-suggested", &["--fill-unsure"])));
+    assert!(as_asked(|label| label == IGNORE, &labels("open", &["--min-confidence", "1"])));
+    let all = ["--min-confidence", "1", "--fill-unsure"];
+    let num_background = |labels: &[u8]| labels.iter().filter(|&&label| label == 0).count();
+    for fill in [&all[..], &["--fill-unsure"]] {
+        let filled = labels("filled", fill);
+        assert!(as_asked(|label| label != IGNORE, &filled));
+        assert!(num_background(&filled) < num_background(&plain), "{fill:?}");
+    }
 
     let (scores, out) = (folder.text("plain/npz"), folder.text("refined"));
     let refine = ["refine", "--images", &images, "--scores", &scores, "--out", &out];
     check(&[&refine[..], &all].concat(), 0);
     let refined = read_label_png(&Path::new(&out).join("scene-0001.png")).unwrap();
-    assert!(refined.labels().iter().all(|label| (1..IGNORE).contains(label)));
-    let (_, stderr) = check(&[&refine[..], &["--unsure-areas", "0.1"]].concat(), 2);
-    assert!(stderr.contains("--sure-background") && stderr.contains("--fill-unsure"), "{stderr}");
-    let (_, stderr) = check(&[&refine[..], &["--sure-background", "90"]].concat(), 2);
+    assert!(!refined.labels().contains(&IGNORE));
+    assert!(num_background(refined.labels()) < num_background(&plain));
+    let (_, stderr) = check(&[&refine[..], &["--min-confidence", "90"]].concat(), 2);
     assert!(stderr.contains("expected a number from 0 to 1"), "{stderr}");
 }
 

@@ -204,14 +204,14 @@ fn what_cannot_be_exported_is_said_in_one_line() {
     says(&[&masks, "--format", "coco"], 2, "--classes voc|coco|FILE");
     says(&[&masks, "--format", "coco,bmp", "--classes", "voc"], 2, "bmp");
     says(
-        &[&masks, "--format", "voc", "--classes", "voc", "--unsure-below", "0.5"],
+        &[&masks, "--format", "voc", "--classes", "voc", "--min-confidence", "0.5"],
         2,
         "voc needs score maps",
     );
     says(
-        &[&masks, "--format", "coco", "--classes", "voc", "--unsure-below", "0.5"],
+        &[&masks, "--format", "coco", "--classes", "voc", "--min-confidence", "0.5"],
         2,
-        "is for voc and cvat",
+        "is for png, voc and cvat",
     );
     says(&[&scenes.text("nowhere"), "--format", "coco"], 2, "there is no such file or folder");
     says(&[&classes, "--format", "coco"], 3, "no masks recognised here");

@@ -34,11 +34,11 @@ const COMMANDS: [&str; 17] = [
      --set=schedule.effective_batch=8 --set=validation.every_epochs=1 --threads=2",
     "verify --images data/images --masks data/masks --val-images data/images --val-truth data/masks \
      --classes data/classes.txt --out {out} --backbone=resnet-nano --set=crops.side=33 --scales=1 --crf \
-     --crf-iterations=1 --batch=2 --set=schedule.steps=1 --set=validation.every_steps=0",
-    "segment data/images/scene-0001.png --model model.safetensors --out {out} --size=32 --crf --crf-iterations=1 \
-     --tile-above=16 --sure-background=0.5 --format=png,npz,voc,labelme",
+     --crf-set=iterations=1 --batch=2 --set=schedule.steps=1 --set=validation.every_steps=0",
+    "segment data/images/scene-0001.png --model model.safetensors --out {out} --size=32 --crf --crf-set=iterations=1 \
+     --min-confidence=0.5 --format=png,npz,voc,labelme",
     "serve --port=0 --model model.safetensors --size=32",
-    "refine --images data/images --scores scores/npz --out {out} --crf-iterations=1 --sure-background=0.5",
+    "refine --images data/images --scores scores/npz --out {out} --crf-set=iterations=1 --min-confidence=0.5",
     "propose --data nowhere --masks data/masks --out {out}", // the same
     "evaluate --pred data/masks --truth data/masks",
     "export data/masks --classes data/classes.txt --images data/images --out {out} --format=coco,labelme",

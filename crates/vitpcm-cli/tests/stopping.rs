@@ -31,7 +31,7 @@ fn with_long_image() -> Stage {
 fn a_signal_ends_a_crf_in_the_middle_of_an_image() {
     let stage = with_long_image();
     let root = stage.folder.path();
-    let crf = "--crf-iterations=1000 --threads=2";
+    let crf = "--crf-set=iterations=1000 --threads=2";
     let begin = "segment long --model model.safetensors --no-tags --size=64 --format=npz --out";
     let (code, said) = ended(start(root, &format!("{begin} scores")));
     assert_eq!(code, Some(0), "{said}");

@@ -96,7 +96,7 @@ fn wrong_usage_is_told_with_what_was_expected() {
         ("--set=crops.sides=33", "sides"),
         ("--backbone=resnet18", "resnet101"),
         ("--masks=nowhere", "nowhere"),
-        ("--unsure=0.6", "segment --format png,npz"),
+        ("--min-confidence=0.6", "segment --format png,npz"),
     ] {
         let (_, stderr) = check(verify(&data, &out, &[more]).spawn().unwrap(), 2);
         assert!(stderr.contains(part), "{more}: {stderr}");
@@ -122,5 +122,5 @@ fn pixels_that_a_model_is_unsure_of_are_not_learned_from() {
         let metrics = std::fs::read_to_string(out.join("metrics.csv")).unwrap();
         metrics.lines().nth(1).unwrap().split(',').nth(4).unwrap().to_owned()
     };
-    assert_ne!(losses("--unsure=0.99"), losses("--unsure=0"));
+    assert_ne!(losses("--min-confidence=0.99"), losses("--min-confidence=0"));
 }

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use vitpcm_masks::MAX_MASK_PIXELS;
 
 /// What is refused before it is decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub struct ImageLimits {
 
 impl Default for ImageLimits {
     fn default() -> Self {
-        ImageLimits { max_pixels: 100_000_000 }
+        ImageLimits { max_pixels: MAX_MASK_PIXELS }
     }
 }
 

@@ -45,9 +45,6 @@ pub(crate) struct Args {
     /// Share of a head's attention that the foreground holds
     #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction_above_zero, default_value_t = 0.6)]
     mass: f32,
-    /// The largest image that is decoded, in megapixels
-    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 100)]
-    max_megapixels: u64,
 }
 
 pub(crate) fn attention(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
@@ -82,9 +79,10 @@ pub(crate) fn attention(args: &Args, session: &Session) -> anyhow::Result<Outcom
     }
 
     let bar = messages.progress_bar(inputs.images.len(), "attending");
+    let limits = session.image_limits();
     let mut num_failed = inputs.num_failed;
     for input in &inputs.images {
-        if let Err(error) = write_masks(args, &mapper, &folders, input) {
+        if let Err(error) = write_masks(args, &limits, &mapper, &folders, input) {
             num_failed += 1;
             let path = input.path.display().to_string();
             bar.suspend(|| messages.failure(format!("{path}: {}", described(&error))));
@@ -129,14 +127,12 @@ fn mask_path(folder: &Path, input: &Input) -> PathBuf {
 
 fn write_masks(
     args: &Args,
+    limits: &ImageLimits,
     mapper: &AttentionMapper,
     folders: &[PathBuf],
     input: &Input,
 ) -> anyhow::Result<()> {
-    let maps = mapper.attend(&read_image(
-        &input.path,
-        &ImageLimits { max_pixels: args.max_megapixels.saturating_mul(1_000_000) },
-    )?)?;
+    let maps = mapper.attend(&read_image(&input.path, limits)?)?;
     let mean = maps.mean();
     for (map, folder) in maps.heads.iter().chain([&mean]).zip(folders) {
         let path = mask_path(folder, input);

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use vitpcm_cli::compared_masks::{failure_text, names_of, nothing_to_compare, read_names, say_missing};
 use vitpcm_cli::counting;
 use vitpcm_cli::mask_place;
-use vitpcm_cli::number_bounds;
 use vitpcm_cli::outcome::{Outcome, usage};
 use vitpcm_cli::output::{self, Messages};
 use vitpcm_cli::session::Session;
@@ -34,9 +33,6 @@ pub(crate) struct Args {
     /// Write all scores as JSON; `-` prints them instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// The largest mask that is read, in megapixels
-    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 400)]
-    max_megapixels: u64,
 }
 
 /// What `--json` holds.
@@ -57,7 +53,7 @@ pub(crate) fn foreground(args: &Args, session: &Session) -> anyhow::Result<Outco
     let folders = args.pred.iter().chain([&args.truth]);
     let masks = folders.flat_map(|folder| mask_files(folder).unwrap_or_default().into_values());
     session.check_outputs(masks.chain(args.list.clone()), args.json.clone())?;
-    let max_pixels = args.max_megapixels.saturating_mul(1_000_000);
+    let max_pixels = session.image_limits().max_pixels;
     let Candidates { images, without_prediction, mut num_failed } =
         candidates(args, names.as_deref(), messages)?;
     let evaluation = evaluate_foreground(&images, max_pixels);

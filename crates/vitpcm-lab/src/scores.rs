@@ -7,7 +7,6 @@ use rayon::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vitpcm_cli::counting::counted;
-use vitpcm_cli::number_bounds;
 use vitpcm_cli::outcome::{Outcome, described, usage};
 use vitpcm_cli::output;
 use vitpcm_cli::session::Session;
@@ -28,9 +27,6 @@ pub(crate) struct Args {
     /// Folder for the files, each named after its score map
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The largest image whose scores are written, in megapixels
-    #[arg(long, value_name = "N", value_parser = number_bounds::megapixels, default_value_t = 100)]
-    max_megapixels: u64,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -50,10 +46,11 @@ pub(crate) fn scores(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let result = |name: &Path| args.out.join(name.with_extension("npy"));
     session.check_outputs(files.values(), files.keys().map(|name| result(name)))?;
     let _lock = output::lock_folder(&args.out, "scores")?;
+    let max_pixels = session.image_limits().max_pixels;
     let num_failed = AtomicUsize::new(0);
     let bar = messages.progress_bar(files.len(), "writing");
     files.par_iter().for_each(|(name, path)| {
-        if let Err(error) = write_one(args, path, &result(name)) {
+        if let Err(error) = write_one(args, path, &result(name), max_pixels) {
             num_failed.fetch_add(1, Ordering::Relaxed);
             bar.suspend(|| messages.failure(described(&error)));
         }
@@ -70,8 +67,8 @@ pub(crate) fn scores(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 
-fn write_one(args: &Args, from: &Path, to: &Path) -> anyhow::Result<()> {
-    let stored = StoredScores::read_within(from, args.max_megapixels.saturating_mul(1_000_000))?;
+fn write_one(args: &Args, from: &Path, to: &Path, max_pixels: u64) -> anyhow::Result<()> {
+    let stored = StoredScores::read_within(from, max_pixels)?;
     let bytes = match args.format {
         Format::Psa => score_dictionary::psa(&stored),
         Format::Irn => score_dictionary::irn(&stored),

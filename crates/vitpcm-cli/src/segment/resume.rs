@@ -12,26 +12,19 @@ use std::path::{Path, PathBuf};
 
 /// Options that do not change the mask of an image: what is read and written, how much is, and with what. Tags of a tag file are
 /// recorded image by image; the model is known by its content.
-const NOT_OF_RESULTS: [&str; 29] = [
+const NOT_OF_RESULTS: [&str; 21] = [
     "PATHS",
-    "--coco-shape",
     "--config",
     "--device",
     "--format",
-    "--image-prefix",
     "--json",
     "--max-file-gigabytes",
     "--max-megapixels",
-    "--min-area",
     "--model",
     "--no-report",
-    "--objects",
     "--out",
-    "--place-images",
-    "--polygon-error",
     "--precision",
     "--quiet",
-    "--report-pictures",
     "--resume",
     "--seed",
     "--skip-difficult",
@@ -39,7 +32,6 @@ const NOT_OF_RESULTS: [&str; 29] = [
     "--tags-file",
     "--threads",
     "--truth",
-    "--unsure-below",
     "--predict-tags",
     "--verbose",
 ];

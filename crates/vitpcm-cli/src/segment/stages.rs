@@ -65,6 +65,7 @@ pub(super) struct Stages<'a> {
     pub(super) segmenter: &'a Segmenter,
     pub(super) tags: &'a TagSource,
     pub(super) results: &'a ResultsFolder,
+    pub(super) limits: ImageLimits,
 }
 
 impl Stages<'_> {
@@ -76,9 +77,9 @@ impl Stages<'_> {
         messages: &Messages,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Written> {
-        let Stages { args, segmenter, tags, .. } = self;
+        let Stages { segmenter, tags, .. } = self;
         let bar = messages.progress_bar(inputs.len(), "segmenting");
-        let limits = args.limits();
+        let limits = &self.limits;
         let (decoded_sender, decoded) = sync_channel(IN_FLIGHT);
         let (segmented_sender, segmented) = sync_channel(IN_FLIGHT);
         let report = Mutex::new(report);
@@ -86,7 +87,7 @@ impl Stages<'_> {
             self.write_all(&segmented, &report, messages, (&bar, interrupt))
         };
         std::thread::scope(|scope| {
-            scope.spawn(move || decode_all(inputs, tags, &limits, interrupt, &decoded_sender));
+            scope.spawn(move || decode_all(inputs, tags, limits, interrupt, &decoded_sender));
             let (segmented, write) = (Arc::new(Mutex::new(segmented)), &write);
             let spawn = |segmented: &Arc<_>| {
                 let segmented = Arc::clone(segmented);
@@ -171,7 +172,7 @@ impl Stages<'_> {
         let (scores, alignment) = (&segmentation.scores_on_grid, segmentation.alignment);
         let refinement = Refinement {
             crf: self.args.crf.then(|| self.args.crf_options.params()),
-            unsure: self.args.unsure_options.unsure_background(),
+            unsure: self.args.confidence.unsure_background(),
         };
         let mask = refinement.label_map_until(
             scores,
@@ -182,9 +183,9 @@ impl Stages<'_> {
         )?;
         let (classes, tags) = (self.segmenter.classes(), &segmentation.tags[..]);
         let results = Results { image, mask: &mask, scores_on_grid: scores, alignment, classes, tags };
-        for format in written_per_image(&self.args.format, &self.args.export) {
+        for format in written_per_image(&self.args.format) {
             let files = format.write(&self.results.staging(), &input.name, &results)?;
-            match format.is_done(&self.args.out, &input.name, self.args.limits().max_pixels) {
+            match format.is_done(&self.args.out, &input.name, self.limits.max_pixels) {
                 true => self.results.publish(&files)?,
                 false => self.results.publish_over_damage(&files)?,
             }
