@@ -165,8 +165,20 @@ fn a_run_folder_stands_for_its_model_wherever_one_is_taken() {
     stage.check(&["attention", image, "--weights=run", "--out=attention", "--size=32"], 0);
     stage.check(&["model", "convert", "run", "--store=f16", "--out=small.safetensors"], 0);
     stage.check(&["model", "average", "run", "run", "--out=mean.safetensors"], 0);
+    std::fs::create_dir_all(stage.path("others")).unwrap();
+    std::fs::copy(stage.path(image), stage.path("others/1.png")).unwrap();
+    let names = "disc\nsquare\ntriangle\ncross\n";
+    std::fs::write(stage.path("names.txt"), names).unwrap();
+    let random =
+        ["model", "random", "--backbone=vit-nano16", "--classes=names.txt", "--out=run/model.safetensors"];
+    std::fs::remove_file(stage.path("run/model.safetensors")).unwrap();
+    stage.check(&random, 0);
+    let tags = ["--model=run", "--data=data", "--others", "others"];
+    stage.check(&[&["model", "check-tags"], &tags[..]].concat(), 0);
+    stage.check(&[&["model", "fit-tags", "--out=head.safetensors"], &tags[..]].concat(), 0);
     for command in [
-        &["segment", image, "--out=other", "--model=empty"][..],
+        &["model", "check-tags", "--data=data", "--model=empty"][..],
+        &["segment", image, "--out=other", "--model=empty"],
         &["serve", "--port=0", "--model=empty"],
         &["train", "--data=data", "--out=other", "--weights=empty"],
         &["model", "inspect", "empty"],
