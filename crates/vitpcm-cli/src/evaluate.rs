@@ -77,20 +77,21 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
     let names = args.list.as_deref().map(read_names).transpose().map_err(usage)?;
     let max_pixels = args.max_megapixels.saturating_mul(1_000_000);
     check_outputs(args, session)?;
+    let truth = mask_place::truth_place(&args.truth, messages);
     if args.foreground {
-        let folders = Folders { predictions: &args.pred, truth: &args.truth, names: names.as_deref() };
+        let folders = Folders { predictions: &args.pred, truth: &truth, names: names.as_deref() };
         return evaluate_foreground::evaluate(&folders, max_pixels, args.json.as_deref(), messages);
     }
     let [pred] = &args.pred[..] else {
         return Err(usage(anyhow!("--pred: several folders can be scored with --foreground only")));
     };
-    let found = MaskPairs::find(pred, &args.truth, names.as_deref())?;
-    let places = [found.way.first_place(pred), found.way.second_place(&args.truth)];
+    let found = MaskPairs::find(pred, &truth, names.as_deref())?;
+    let places = [found.way.first_place(pred), found.way.second_place(&truth)];
     let classes = class_list(args, &places).map_err(usage)?;
     if found.pairs.is_empty() {
-        return Err(nothing_to_compare(pred, &args.truth));
+        return Err(nothing_to_compare(pred, &truth));
     }
-    mask_place::say(&found.way, pred, &args.truth, messages);
+    mask_place::say(&found.way, pred, &truth, messages);
 
     // Without a class list every label but 255 is a class; the highest that occurs says how many there are.
     let num_classes = classes.as_ref().map_or(255, Classes::len);
@@ -98,10 +99,14 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
     let without_prediction = names_of(&found.without_prediction);
     let without_truth = names_of(&found.without_truth);
     let num_failed = evaluation.failures.len() + without_prediction.len() + without_truth.len();
-    for failure in &evaluation.failures {
+    for failure in evaluation.failures.iter().take(NAMED_MISSING) {
         messages.failure(failure_text(&failure.prediction, &failure.error));
     }
-    say_missing(&without_truth, "true mask", &args.truth, messages);
+    if evaluation.failures.len() > NAMED_MISSING {
+        let more = evaluation.failures.len() - NAMED_MISSING;
+        messages.failure(format!("{more} more cannot be scored"));
+    }
+    say_missing(&without_truth, "true mask", &truth, messages);
     say_missing(&without_prediction, "predicted mask", pred, messages);
     if evaluation.num_images == 0 {
         bail!("none of the {} masks could be scored", found.pairs.len());
@@ -169,7 +174,7 @@ pub(crate) fn names_of(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
 }
 
-/// So many missing masks of a kind are named; the JSON has them all.
+/// So many masks of a kind that are missing or cannot be scored are named; the JSON names all that are missing.
 const NAMED_MISSING: usize = 10;
 
 /// Says which masks do not count because their other half is missing.
