@@ -34,7 +34,7 @@ pub(crate) struct Common {
     /// Largest file loaded into memory, in GiB [default: 1 for lists and settings, 8 for annotations, what weights need]
     #[arg(long, global = true, value_name = "N", value_parser = number_bounds::gigabytes, help_heading = "Common options")]
     max_file_gigabytes: Option<u64>,
-    /// A TOML file with any of this command's options (`crf = true`, `size = 960`); what is typed wins
+    /// A TOML file with any of this command's options, as in `threads = 2`; what is typed wins
     #[arg(long, global = true, value_name = "FILE.toml", help_heading = "Common options")]
     config: Option<PathBuf>,
 }
