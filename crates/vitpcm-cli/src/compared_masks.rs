@@ -10,8 +10,8 @@ pub fn names_of(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
 }
 
-/// So many missing masks of a kind are named; the JSON has them all.
-const NAMED_MISSING: usize = 10;
+/// So many masks of a kind that are missing or cannot be scored are named; the JSON names all that are missing.
+pub const NAMED_MISSING: usize = 10;
 
 /// Says which masks do not count because their other half is missing.
 pub fn say_missing(names: &[String], what: &str, folder: &Path, messages: &Messages) {

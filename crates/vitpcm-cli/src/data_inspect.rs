@@ -1,6 +1,7 @@
 //! `vitpcm data inspect`: what we understood of a data set.
 
 use crate::counting::counted;
+use crate::invocation::shell_line;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output;
@@ -8,8 +9,9 @@ use crate::printable;
 use crate::session::Session;
 use crate::table::{Table, grouped};
 use anyhow::Context;
+use std::ffi::OsStr;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vitpcm_data::{
@@ -116,6 +118,19 @@ pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     output::json_or_text(args.json.as_deref(), &inspection, &text)?;
     dataset.check_tagged()?;
     Ok(Outcome::Done)
+}
+
+/// How many problems the files of a data set have, and what lists them; nothing where there is none.
+pub(crate) fn problems_line(dataset: &Dataset, path: &Path) -> Option<String> {
+    let inspect =
+        shell_line([OsStr::new("vitpcm"), OsStr::new("data"), OsStr::new("inspect"), path.as_os_str()]);
+    match dataset.problems() {
+        [] => None,
+        problems => Some(format!(
+            "{} in the files; `{inspect}` lists them",
+            counted(problems.len(), "problem", "problems")
+        )),
+    }
 }
 
 fn text(

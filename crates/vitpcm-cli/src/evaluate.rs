@@ -1,7 +1,9 @@
 //! `vitpcm evaluate`: scores of a folder of masks.
 
 use crate::class_names;
-use crate::compared_masks::{failure_text, names_of, nothing_to_compare, read_names, say_missing};
+use crate::compared_masks::{
+    NAMED_MISSING, failure_text, names_of, nothing_to_compare, read_names, say_missing,
+};
 use crate::counting::{counted, images};
 use crate::file_guard;
 use crate::mask_place;
@@ -65,13 +67,14 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
     let names = args.list.as_deref().map(read_names).transpose().map_err(usage)?;
     let max_pixels = session.image_limits().max_pixels;
     check_outputs(args, session)?;
-    let found = MaskPairs::find(&args.pred, &args.truth, names.as_deref())?;
-    let places = [found.way.first_place(&args.pred), found.way.second_place(&args.truth)];
+    let truth = mask_place::truth_place(&args.truth, messages);
+    let found = MaskPairs::find(&args.pred, &truth, names.as_deref())?;
+    let places = [found.way.first_place(&args.pred), found.way.second_place(&truth)];
     let classes = class_list(args, &places).map_err(usage)?;
     if found.pairs.is_empty() {
-        return Err(nothing_to_compare(&args.pred, &args.truth));
+        return Err(nothing_to_compare(&args.pred, &truth));
     }
-    mask_place::say(&found.way, &args.pred, &args.truth, messages);
+    mask_place::say(&found.way, &args.pred, &truth, messages);
 
     // Without a class list every label but 255 is a class; the highest that occurs says how many there are.
     let num_classes = classes.as_ref().map_or(255, Classes::len);
@@ -79,10 +82,14 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
     let without_prediction = names_of(&found.without_prediction);
     let without_truth = names_of(&found.without_truth);
     let num_failed = evaluation.failures.len() + without_prediction.len() + without_truth.len();
-    for failure in &evaluation.failures {
+    for failure in evaluation.failures.iter().take(NAMED_MISSING) {
         messages.failure(failure_text(&failure.prediction, &failure.error));
     }
-    say_missing(&without_truth, "true mask", &args.truth, messages);
+    if evaluation.failures.len() > NAMED_MISSING {
+        let more = evaluation.failures.len() - NAMED_MISSING;
+        messages.failure(format!("{more} more cannot be scored"));
+    }
+    say_missing(&without_truth, "true mask", &truth, messages);
     say_missing(&without_prediction, "predicted mask", &args.pred, messages);
     if evaluation.num_images == 0 {
         bail!("none of the {} masks could be scored", found.pairs.len());

@@ -23,6 +23,16 @@ pub(crate) fn place_of(
     Ok(Some(way.second_place(folder)))
 }
 
+/// The folder of a data set's true masks, where the data set's own folder is named: its images have the same names.
+pub(crate) fn truth_place(folder: &Path, messages: &Messages) -> PathBuf {
+    let masks = folder.join("masks");
+    if masks.is_dir() && folder.join("images").is_dir() {
+        messages.note(format!("{}: a data set; its true masks are in {}", folder.display(), masks.display()));
+        return masks;
+    }
+    folder.to_path_buf()
+}
+
 /// Says where files were found, if not where one would look first.
 pub fn say(way: &NameMatch, first: &Path, second: &Path, messages: &Messages) {
     way.remark(first, second).into_iter().for_each(|remark| messages.note(remark));

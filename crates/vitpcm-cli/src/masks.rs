@@ -8,13 +8,15 @@ mod stages;
 use self::plan::{Plan, Situation, Speed};
 use self::stages::{Begun, Folders, Stage};
 use crate::counting::{counted, images};
+use crate::data_inspect::problems_line;
+use crate::image_inputs;
 use crate::live_run::duration;
 use crate::mask_formats::{self, Format};
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output;
 use crate::report::Trust;
-use crate::segment_report::trust_in;
+use crate::segment_report::judged;
 use crate::session::Session;
 use anyhow::{Context, anyhow};
 use image::RgbImage;
@@ -150,6 +152,8 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     session.check_outputs(dataset.files().map(Path::to_path_buf), outputs)?;
     refuse_inside(&args.folder, &args.out)?;
     let root = image_root(&dataset);
+    // Two images whose masks would have one name: better said now than after the training.
+    image_inputs::collect(std::slice::from_ref(&root), |_| false, messages)?;
     let folders = Folders::new(&args.folder, &root, &args.out);
     let kept = folders.progress();
     let job = Job::new(args, &dataset, session);
@@ -168,6 +172,11 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
             Progress { job, plan, done: Vec::new(), is_begun: false, some_failed: false }
         }
     };
+    if args.resume && args.minutes.is_some() {
+        messages.note(
+            "the job keeps the plan that it began with: --minutes is not used; another --out starts anew",
+        );
+    }
     let stages = stages::of_plan(&progress.plan, &folders, &args.format);
     let warnings = tag_warnings(
         dataset.classes(),
@@ -189,6 +198,7 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     };
     say_plan(&dataset, &progress.plan, &stages, session);
     dataset.notes().iter().for_each(|note| messages.note(note));
+    problems_line(&dataset, &args.folder).iter().for_each(|line| messages.note(line));
     warnings.iter().for_each(|warning| messages.note(format!("warning: {warning}")));
     if args.dry_run {
         summary(&progress, None)?;
@@ -224,9 +234,12 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let _ = std::fs::remove_dir_all(folders.features());
     let model = args.out.join("model.safetensors");
     copy_whole(&folders.final_model(&progress.plan), &model)?;
-    let trust = trust_in(&args.out, dataset.classes())?;
-    summary(&progress, trust.as_ref())?;
-    let mut text = trust.map_or(String::new(), |trust| trust.table());
+    let judged = judged(&args.out, dataset.classes())?;
+    summary(&progress, judged.trust.as_ref())?;
+    let one_round = "one round, so there are no other masks to compare with: look at the masks before you use them, the least sure \
+                     first; with more --minutes there are two\n";
+    let mut text = judged.trust.map_or(one_round.to_owned(), |trust| trust.table());
+    judged.faults.iter().for_each(|sentence| text += &format!("{sentence}\n"));
     let taken = duration(progress.done.iter().sum());
     let mask = |image: &TaggedImage| {
         let name = image.path.strip_prefix(&root).unwrap_or(&image.path);

@@ -1,6 +1,7 @@
 //! `vitpcm model check-tags`: how right a model's predicted tags are on tagged images, and how often it finds a class on
 //! photographs that show none.
 
+use crate::model_path;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output;
@@ -23,8 +24,8 @@ use vitpcm::{Segmenter, SegmenterOptions, embedded_model};
     With your own files:\n  \
     vitpcm model check-tags --data VOC2012 --split val --skip-difficult --others photographs")]
 pub(crate) struct Args {
-    /// The model, as `train` writes it [default: the embedded one]
-    #[arg(long, value_name = "FILE")]
+    /// The model, as `train` writes it: the file or the folder [default: the embedded one]
+    #[arg(long, value_name = "FILE|RUN", value_parser = model_path::parser())]
     model: Option<PathBuf>,
     #[command(flatten)]
     photographs: PhotographArgs,

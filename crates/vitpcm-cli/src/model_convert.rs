@@ -18,7 +18,7 @@ use vitpcm_nets::{FileSummary, WeightFile, inspect, shrink_weights};
     vitpcm model convert ResNet50/model.json --store f16 --out resnet50.safetensors")]
 pub(crate) struct Args {
     /// A model of ours or its run folder, or backbone weights (.safetensors, .pth, .npz, TensorFlow.js model.json)
-    #[arg(value_parser = model_path::parser())]
+    #[arg(value_name = "FILE|RUN", value_parser = model_path::parser())]
     file: PathBuf,
     /// How numbers are stored
     #[arg(long, value_enum)]

@@ -1,6 +1,7 @@
 //! `vitpcm model fit-tags`: gives a model a tag head, so that things of no known class get no tag.
 
 use crate::interrupt::Interrupt;
+use crate::model_path;
 use crate::outcome::{Outcome, usage};
 use crate::session::Session;
 use crate::tagged_photographs::{Origin, PhotographArgs, Photographs};
@@ -21,8 +22,8 @@ use vitpcm_heads::{TagExample, fit_tag_head};
     A few hundred tagged images and as many of other things are enough. Masks with given tags stay the same. How much it helps, on \
     images that it was not fitted on: vitpcm model check-tags")]
 pub(crate) struct Args {
-    /// The model, as `train` writes it [default: the embedded one]
-    #[arg(long, value_name = "FILE")]
+    /// The model, as `train` writes it: the file or the folder [default: the embedded one]
+    #[arg(long, value_name = "FILE|RUN", value_parser = model_path::parser())]
     model: Option<PathBuf>,
     #[command(flatten)]
     photographs: PhotographArgs,

@@ -16,7 +16,7 @@ use vitpcm_nets::{FileSummary, WeightFile};
     vitpcm model inspect run")]
 pub(crate) struct Args {
     /// A model of ours or its run folder, or backbone weights: .safetensors, .pth, .pt, .npz
-    #[arg(value_parser = model_path::parser())]
+    #[arg(value_name = "FILE|RUN", value_parser = model_path::parser())]
     file: PathBuf,
     /// Write everything as JSON; `-` prints it instead of the text
     #[arg(long, value_name = "FILE")]

@@ -149,7 +149,7 @@ impl TagSource {
             return Ok(TagSource::Predicted { threshold: options.tag_threshold });
         }
         let lookup = ClassLookup::new(classes);
-        let index = |name: &String| {
+        let index = |name: &str| {
             let index = lookup.index_of(name).filter(|&index| index > 0);
             index.ok_or_else(|| {
                 let (question, known) = (lookup.question(name), classes.names()[1..].join(", "));
@@ -157,7 +157,12 @@ impl TagSource {
             })
         };
         let mut tags = Vec::new();
-        for name in &options.tags {
+        // As in tag files, a semicolon or a bar parts tags as well as a comma.
+        let names = options.tags.iter().flat_map(|name| match lookup.index_of(name) {
+            Some(_) => vec![name.as_str()],
+            None => name.split([';', '|']).filter(|part| !part.trim().is_empty()).collect(),
+        });
+        for name in names {
             let tag = index(name)?;
             if !tags.contains(&tag) {
                 tags.push(tag);

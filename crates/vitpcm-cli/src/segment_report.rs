@@ -161,11 +161,20 @@ impl SegmentReport {
     }
 }
 
-/// How far the masks of a folder agree with those that they were compared with; nothing where they were not.
-pub(crate) fn trust_in(out: &Path, classes: &Classes) -> anyhow::Result<Option<Trust>> {
+/// What the reviews of a folder of masks say.
+pub(crate) fn judged(out: &Path, classes: &Classes) -> anyhow::Result<Judged> {
     let paths = review_files(out)?;
     let by_name = report::newest_places(&paths, |_| true)?;
-    Ok(Trust::new(&summed(&paths, &by_name, Summary::new(classes, 0.5))?))
+    let summary = summed(&paths, &by_name, Summary::new(classes, 0.5))?;
+    Ok(Judged { trust: Trust::new(&summary), faults: summary.fault_sentences() })
+}
+
+/// What can be said of masks without true ones.
+pub(crate) struct Judged {
+    /// Nothing where there were no other masks to compare with.
+    pub(crate) trust: Option<Trust>,
+    /// What is plainly wrong with the masks of classes, a sentence for each fault.
+    pub(crate) faults: Vec<String>,
 }
 
 /// Adds all stored reviews up.
@@ -209,6 +218,9 @@ fn page(reviewed: &Reviewed<'_>, ending: &Ending<'_>) -> Page {
         lead += &format!(
             " Of {num_unknown} more there are results, but no review: they were made without a report."
         );
+    }
+    for sentence in reviewed.summary.fault_sentences() {
+        lead += &format!(" <strong>{}</strong>", escaped(&sentence));
     }
     let mut page = Page::new("segment", "Segmentation report", lead);
     page.figure("images", &grouped(num_images as u64), "segmented");

@@ -38,7 +38,7 @@ pub struct Common {
     /// Largest image or mask that is decoded, in megapixels [default: 400; serve: 50]
     #[arg(long, global = true, value_name = "N", value_parser = number_bounds::megapixels, help_heading = "Common options")]
     max_megapixels: Option<u64>,
-    /// A TOML file with any of this command's options (`crf = true`, `size = 960`); what is typed wins
+    /// A TOML file with any of this command's options, as in `threads = 2`; what is typed wins
     #[arg(long, global = true, value_name = "FILE.toml", help_heading = "Common options")]
     config: Option<PathBuf>,
 }

@@ -6,7 +6,7 @@ mod display;
 use self::display::Display;
 use crate::class_names;
 use crate::counting::images;
-use crate::data_inspect::Reading;
+use crate::data_inspect::{Reading, problems_line};
 use crate::file_guard;
 use crate::initial_weights::InitialWeights;
 use crate::interrupt::Interrupt;
@@ -159,6 +159,7 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
     if job.start == Start::Fresh {
         if session.role == Role::Command {
             dataset.notes().iter().for_each(|note| session.messages.note(note));
+            problems_line(&dataset, &args.data).iter().for_each(|line| session.messages.note(line));
         }
         warn_of_tags(&job, session)?;
     }

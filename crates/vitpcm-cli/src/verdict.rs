@@ -3,7 +3,7 @@
 
 use crate::counting::{counted, images};
 use crate::printable;
-use crate::report::escaped;
+use crate::report::{FaultCounts, MaskFault, escaped};
 use crate::table::Table;
 use vitpcm::Review;
 use vitpcm_masks::Classes;
@@ -63,6 +63,8 @@ struct ClassVerdict {
     /// Of all pairs of an image with the class and one without, the share in which the first has the higher probability: the
     /// area under the ROC curve. Chance gives ½.
     ranked_right: Option<f64>,
+    /// The masks of those that were not learned from.
+    faults: FaultCounts,
     finding: Finding,
 }
 
@@ -71,6 +73,8 @@ enum Finding {
     Well,
     Mostly,
     Weakly,
+    /// Its masks are plainly wrong, whatever its tags' probabilities say.
+    Faulty(MaskFault),
     /// Not told from chance by images enough.
     Chance,
     /// Not told from chance by few images.
@@ -99,6 +103,7 @@ impl Finding {
             Finding::Well => "recognised well",
             Finding::Mostly => "recognised in most images",
             Finding::Weakly => "recognised little better than by chance",
+            Finding::Faulty(fault) => fault.words(),
             Finding::Chance => "recognised no better than by chance",
             Finding::Unclear => "too few images to tell it from chance",
             Finding::NotMeasured => "not measured: too few images with it or without it",
@@ -173,10 +178,15 @@ impl Verdict {
             };
             let ranked_right = (with.len().min(without.len()) >= LEAST_IMAGES)
                 .then(|| ranked_right(&scores(&with), &scores(&without)));
+            let (num_measured, mut faults) = (with.len(), FaultCounts::default());
+            with.iter().for_each(|review| faults.add(review, class));
             let finding = ranked_right
                 .map_or(Finding::NotMeasured, |share| Finding::new(share, with.len(), without.len()));
-            let num_measured = with.len();
-            ClassVerdict { name: name.clone(), num_learned, num_measured, ranked_right, finding }
+            let finding = match faults.fault() {
+                Some(fault) if finding != Finding::Chance => Finding::Faulty(fault),
+                _ => finding,
+            };
+            ClassVerdict { name: name.clone(), num_learned, num_measured, ranked_right, faults, finding }
         };
         let classes = classes.names().iter().enumerate().skip(1).map(of_class);
         Verdict::Measured(Measured {
@@ -227,10 +237,12 @@ impl Measured {
         };
         let recognised = those(Finding::is_recognised);
         let (chance, weak) = (those(|it| it == Finding::Chance), those(|it| it == Finding::Weakly));
+        let faulty = those(|it| matches!(it, Finding::Faulty(_)));
         let open = those(|finding| matches!(finding, Finding::Unclear | Finding::NotMeasured));
         let (num_classes, num_recognised) = (self.classes.len(), recognised.len());
         let on = self.on.counted(self.num_images);
         let mut text = match num_recognised {
+            0 if !faulty.is_empty() => format!("No class can be relied on in {on}."),
             0 if chance.is_empty() && weak.is_empty() => {
                 format!("{on} are too few to say whether any class is recognised.")
             }
@@ -258,6 +270,18 @@ impl Measured {
         }
         if !(chance.is_empty() && weak.is_empty()) {
             text += " Add images that show what is missed and similar ones that do not, and check the tags.";
+        }
+        for fault in MaskFault::ALL {
+            let such: Vec<&ClassVerdict> =
+                faulty.iter().copied().filter(|class| class.finding == Finding::Faulty(fault)).collect();
+            if !such.is_empty() {
+                text += " ";
+                text += &fault.sentence(&named(&such, |class| class.faults.share(fault)));
+            }
+        }
+        if !faulty.is_empty() {
+            text += " Do not use these masks as they are. More epochs may help, and so may images with the same surroundings but \
+                     without the class.";
         }
         if !open.is_empty() {
             text += &format!(
@@ -289,7 +313,7 @@ impl Measured {
             "<p class=\"note\">Measured on {}, which were not learned from: of all pairs of one with the class and one without, \
              the share in which the first gets the higher probability. Chance ranks 50 % right. Images are counted that have \
              the class as a tag.</p>\n<div class=\"panel\"><table>\n<thead><tr><th>class</th><th>learned from</th><th>measured on</th>\
-             <th>ranked right</th><th>verdict</th></tr></thead>\n<tbody>\n",
+             <th>ranked right</th><th class=\"left\">verdict</th></tr></thead>\n<tbody>\n",
             self.on.counted(self.num_images)
         );
         for class in &self.classes {
@@ -353,9 +377,10 @@ mod tests {
             let second = ((i / 3) % 2) as f32;
             Review {
                 agreement: Vec::new(),
+                corner_classes: Vec::new(),
                 name: i.to_string(),
                 sureness: 0.5,
-                areas: Vec::new(),
+                areas: vec![(1, 10), (2, 10)],
                 given_tags: Some(tags),
                 tag_probabilities: vec![1.0, first, second],
                 confusion: Vec::new(),
@@ -405,6 +430,25 @@ mod tests {
         let verdict = Verdict::new(MeasuredOn::ValidationSplit, &classes, &[0, 14], &reviews, &[]);
         assert!(verdict.sentence().contains("do not use these masks"), "{}", verdict.sentence());
         assert!(verdict.html().contains("60 validation images"), "{}", verdict.html());
+    }
+
+    #[test]
+    fn a_class_whose_masks_mark_the_corners_is_not_called_recognised() {
+        let classes = Classes::from_names(["rust", "miner"]).unwrap();
+        let mut reviews = reviews(36);
+        reviews.iter_mut().filter(|review| review.given_tags == Some(vec![1])).for_each(|review| {
+            review.corner_classes = vec![1];
+        });
+        let verdict = Verdict::new(MeasuredOn::HeldOut, &classes, &[0, 80, 14], &reviews, &[]);
+        let (text, sentence) = (verdict.text(), verdict.sentence());
+        assert!(text.contains("its masks mark the corners of the pictures"), "{text}");
+        assert!(!text.contains("recognised well"), "{text}");
+        let expected =
+            "Masks mark the corners of the pictures, seldom a thing: `rust` (12 of 12 images). Do not use";
+        assert!(
+            sentence.starts_with("No class can be relied on") && sentence.contains(expected),
+            "{sentence}"
+        );
     }
 
     #[test]

@@ -72,6 +72,15 @@ fn masks_one_level_down_are_found_by_every_reader_and_it_says_so() {
 }
 
 #[test]
+fn a_data_set_named_as_truth_stands_for_its_masks() {
+    let made = scenes_and_model();
+    run(made.path(), "segment data --model model.safetensors --tags-file data --out masks", 0);
+    let words = "data: a data set; its true masks are in data/masks";
+    says(made.path(), "evaluate --pred masks --truth data", 0, words);
+    says(made.path(), "evaluate --pred masks --truth data --foreground", 0, words);
+}
+
+#[test]
 fn masks_where_they_are_looked_for_need_no_remark() {
     let made = scenes_and_model();
     let said = run(made.path(), "segment data/images --model model.safetensors --out masks", 0);

@@ -166,8 +166,19 @@ fn a_run_folder_stands_for_its_model_wherever_one_is_taken() {
     let image = "data/images/scene-0001.png";
     stage.check(&["segment", image, "--model=run", "--out=masks", "--size=32"], 0);
     stage.check(&["model", "convert", "run", "--store=f16", "--out=small.safetensors"], 0);
+    std::fs::create_dir_all(stage.path("others")).unwrap();
+    std::fs::copy(stage.path(image), stage.path("others/1.png")).unwrap();
+    std::fs::remove_file(stage.path("run/model.safetensors")).unwrap();
+    let classes = ["disc", "square", "triangle", "cross"].map(str::to_owned);
+    let classes =
+        Classes::from_names([["background".to_owned()].to_vec(), classes.to_vec()].concat()).unwrap();
+    untrained::write(&stage.path("run/model.safetensors"), &classes, 0);
+    let tags = ["--model=run", "--data=data", "--others", "others"];
+    stage.check(&[&["model", "check-tags"], &tags[..]].concat(), 0);
+    stage.check(&[&["model", "fit-tags", "--out=head.safetensors"], &tags[..]].concat(), 0);
     for command in [
-        &["segment", image, "--out=other", "--model=empty"][..],
+        &["model", "check-tags", "--data=data", "--model=empty"][..],
+        &["segment", image, "--out=other", "--model=empty"],
         &["serve", "--port=0", "--model=empty"],
         &["train", "--data=data", "--out=other", "--weights=empty"],
         &["model", "inspect", "empty"],

@@ -128,6 +128,7 @@ fn class_names_are_typed_in_any_case_and_slips_are_asked_about() {
     let desk = Desk::new();
     let (_, tags) = desk.segment(&["images", "--tags= CROSS,Disc,cross"], 0);
     assert_eq!(tags, ["cross", "disc"]);
+    assert_eq!(desk.segment(&["images", "--tags=cross; Disc|square"], 0).1, ["cross", "disc", "square"]);
     let (said, _) = desk.segment(&["images", "--tags=crosss"], 2);
     demand(&said, &["the model does not know `crosss` (did you mean `cross`?); it knows disc, square"]);
     desk.file("tags.csv", "image,tags\nscene-0000.png,Squares\n");
@@ -163,6 +164,63 @@ fn inspect_train_and_masks_say_what_was_merged_and_what_looks_like_a_slip() {
     ];
     let said = desk.check(&train, 0);
     demand(&said, &[merged, "2 cells split", warned[0], warned[1]]);
+}
+
+#[test]
+fn tables_of_other_kinds_are_read_or_asked_about() {
+    let desk = Desk::new();
+    desk.photos("leaves");
+    let table = "Image Name,Severity,Disease name\nscene-0000.png,2,rust\nscene-0001.png,0,\nscene-0002.png,1,rust and miner\n\
+                 scene-0003.png,1,miner\n";
+    desk.file("leaves/labels/season.csv", table);
+    desk.file("leaves/~$season.xlsx", "open in Excel");
+    let said = desk.check(&["data", "inspect", "leaves"], 0);
+    demand(
+        &said,
+        &["labels/season.csv", "4 images, 1 of them without tags", "2 classes", "no problems found"],
+    );
+    demand(
+        &said,
+        &[
+            "tags from `Disease name`; not used: `Severity`",
+            "`rust and miner` (1 image) is read as `rust` and `miner`",
+        ],
+    );
+    std::fs::remove_dir_all(desk.path().join("leaves/labels")).unwrap();
+    desk.file("leaves/labels.txt", "scene-0000.png rust\nscene-0001.png miner\n");
+    demand(&desk.check(&["data", "inspect", "leaves"], 0), &["2 images; 2 classes, 2 tags"]);
+    desk.file("leaves/labels.txt", "rust\nminer\n");
+    desk.file("leaves/labels.json", "{\"scene-0000.png\": 7}");
+    desk.file("leaves/leaves.csv", "image,night,what\nscene-0000.png,1,rust\nscene-0001.png,0,miner\n");
+    let said = desk.check(&["data", "inspect", "leaves"], 0);
+    demand(&said, &["1 class"]);
+    std::fs::remove_file(desk.path().join("leaves/labels.json")).unwrap();
+    let said = desk.check(&["data", "inspect", "leaves"], 3);
+    demand(
+        &said,
+        &["labels.txt: not read as tags", "leaves.csv: not read as tags: which column holds the tags?"],
+    );
+    // 0 and 1 are classes, and it is said what that means.
+    desk.file("leaves/tags.csv", "image,label\nscene-0000.png,0\nscene-0001.png,1\n");
+    demand(&desk.check(&["data", "inspect", "leaves"], 0), &["the classes are numbers", "write the names"]);
+}
+
+#[test]
+fn two_images_whose_masks_would_have_one_name_are_refused_before_the_training() {
+    let desk = Desk::new();
+    desk.photos("leaves");
+    std::fs::copy(
+        desk.path().join("images/scene-0001.png"),
+        desk.path().join("leaves/images/scene-0000.jpg"),
+    )
+    .unwrap();
+    desk.file("leaves/tags.csv", "image,tags\nscene-0000.png,rust\nscene-0001.png,\n");
+    let said = desk.check(&["masks", "leaves", "--out=masks"], 2);
+    demand(&said, &["scene-0000.jpg and", "the results of both would be called scene-0000"]);
+    std::fs::remove_file(desk.path().join("leaves/images/scene-0000.jpg")).unwrap();
+    desk.file("leaves/tags.csv", "image,tags\nscene-0000.png,rust\nscene-0001.png,\ngone.png,rust\n");
+    let said = desk.check(&["masks", "leaves", "--out=masks", "--dry-run"], 0);
+    demand(&said, &["1 problem in the files; `vitpcm data inspect leaves` lists them"]);
 }
 
 #[test]

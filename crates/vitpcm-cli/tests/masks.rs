@@ -41,6 +41,69 @@ fn a_dry_run_says_the_plan_and_writes_nothing() {
     assert!(!folder.path().join("out").exists());
 }
 
+/// A folder with so many different images, `NN.png`, of these sizes and tags.
+fn folder_of(images: &[((u32, u32), &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut table = "image,tags\n".to_owned();
+    for (i, &((width, height), tags)) in images.iter().enumerate() {
+        let pixel = |x: u32, y: u32| image::Rgb([(x * 7) as u8, (y * 5) as u8, i as u8]);
+        let path = folder.path().join("data").join(format!("{i:02}.png"));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        image::RgbImage::from_fn(width, height, pixel).save(path).unwrap();
+        table += &format!("{i:02}.png,{tags}\n");
+    }
+    std::fs::write(folder.path().join("data/tags.csv"), table).unwrap();
+    folder
+}
+
+/// What `data inspect` and the plan say of a folder.
+#[track_caller]
+fn inspected_and_planned(folder: &Path) -> [String; 2] {
+    [&["data", "inspect", "data"][..], &["masks", "data", "--out=out", "--dry-run"]].map(|arguments| {
+        let [stdout, stderr] = check(vitpcm(arguments, folder).output().unwrap(), 0);
+        stdout + &stderr
+    })
+}
+
+#[test]
+fn inspect_and_the_plan_warn_of_what_tags_cannot_teach() {
+    let (small, large) = ((24, 24), (1800, 4));
+    let mut images = vec![(small, "leaf"); 20];
+    images.extend([(small, "leaf;rust;miner"); 16]);
+    images.extend([(large, "leaf;phoma"); 6]);
+    let folder = folder_of(&images);
+    let data = folder.path().join("data");
+    std::fs::copy(data.join("00.png"), data.join("41.png")).unwrap();
+    for said in inspected_and_planned(folder.path()) {
+        for part in [
+            "`leaf` is in 42 of 42 images: too few images without it",
+            "add images without it",
+            "16 of 16 images with `miner` also have `rust`",
+            "add images that show one without the other",
+            "`phoma` has 6 images: fewer than 15",
+            "1 picture is in the data set more than once, with different tags: 00.png (leaf) = 41.png (leaf, phoma)",
+            "keep one image of each",
+            "5 of 42 images are large (longer side: 1800 pixels, median) and are reduced to 448",
+            "cut the images into tiles",
+        ] {
+            assert!(said.contains(part), "`{part}` is missing in\n{said}");
+        }
+    }
+    let folder = folder_of(&[(small, "water"); 16]);
+    for said in inspected_and_planned(folder.path()) {
+        assert!(said.contains("`water` is the only class, and it is in every image (16 of 16)"), "{said}");
+    }
+}
+
+#[test]
+fn inspect_and_the_plan_are_silent_about_sound_tags() {
+    let images = ["rust", "miner", ""].map(|tags| vec![((24, 24), tags); 15]).concat();
+    let folder = folder_of(&images);
+    for said in inspected_and_planned(folder.path()) {
+        assert!(!said.contains("warning") && !said.contains("To do"), "{said}");
+    }
+}
+
 #[test]
 fn what_cannot_be_done_is_refused_before_any_work() {
     let folder = scenes(3);
@@ -86,7 +149,10 @@ fn a_job_that_was_stopped_goes_on_to_a_mask_for_every_image() {
     assert!(again.contains("holds a job already"), "{again}");
 
     let resumed = [&arguments[..], &["--resume"]].concat();
-    check(vitpcm(&resumed, folder.path()).output().unwrap(), 0);
+    let [summary, messages] = check(vitpcm(&resumed, folder.path()).output().unwrap(), 0);
+    assert!(messages.contains("--minutes is not used"), "{messages}");
+    // One round leaves nothing to compare with, and that is said.
+    assert!(summary.contains("one round, so there are no other masks to compare with"), "{summary}");
     let out = folder.path().join("out");
     for index in 0..5 {
         assert!(out.join(format!("scene-{index:04}.png")).is_file(), "{index}");

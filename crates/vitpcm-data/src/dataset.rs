@@ -4,8 +4,8 @@
 use crate::class_choice::{choose_classes, read_class_list};
 use crate::file_index::{FileIndex, file_name, without_extension};
 use crate::layout::{Found, Source};
-use crate::listing::{Entry, Listing, MaskCoverage};
-use crate::spelling::{ClassLookup, Meaning, Spellings};
+use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
+use crate::spelling::{ClassLookup, Meaning, Spellings, split_joined_tags};
 use crate::split::{self, Split, SplitBy};
 use crate::tag_rows::TagRows;
 use crate::{
@@ -132,6 +132,7 @@ impl Dataset {
         if needs_folders && listing.entries.iter().all(|entry| entry.tags.is_empty()) {
             return Err(found.without_tags(listing.entries.len()));
         }
+        found.pass_over_texts();
         Self::assemble(found, index, listing, class_list, options)
     }
 
@@ -242,6 +243,9 @@ impl Dataset {
         let Listing { mut entries, class_names, mask_coverage, mut problems, mut notes } = listing;
         leave_out_unusable_names(&mut entries, &mut problems);
         entries.sort_by(|a, b| (&a.name, &a.path).cmp(&(&b.name, &b.path)));
+        if !matches!(class_names, ClassNames::Given(_)) {
+            notes.extend(split_joined_tags(&mut entries, class_list.as_ref()));
+        }
         let spellings = Spellings::of(&entries);
         let classes = match class_list {
             Some(classes) => classes,

@@ -310,8 +310,8 @@ fn summarise(dataset: &Dataset, headers: &[ImageHeader]) -> Inspection {
         layout: dataset.layout(),
         tag_file: dataset
             .tag_file()
-            .and_then(Path::file_name)
-            .map(|name| name.to_string_lossy().into_owned()),
+            .map(|file| file.strip_prefix(dataset.root()).unwrap_or(file))
+            .map(|file| file.to_string_lossy().into_owned()),
         images: images.len(),
         untagged_images: whole.untagged_images,
         tags: images.iter().map(|image| image.tags.len()).sum(),

@@ -1,10 +1,11 @@
 //! Which layout a folder has, told by looking at names and, where these do not decide, at the first bytes of a
 //! file. What is in the files is left to the readers.
 
-use crate::file_index::{FileIndex, has_images_in_folders};
+use crate::file_index::{FileIndex, IMAGES, has_image_extension, has_images_in_folders};
 use crate::table_rows::TableFormat;
 use crate::tags_table::num_images_named;
-use crate::{DataError, Problem, ProblemKind};
+use crate::{DataError, Problem, ProblemKind, split, tags_json};
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -58,6 +59,12 @@ pub(crate) const EXPECTED_LAYOUTS: &str = "  \
   class folders   one folder of images for each class, below train/ and val/ or not
   Label Studio    a JSON or JSON-MIN export (*.json) beside the images
   CVAT            annotations.xml (CVAT for images 1.1) beside the images";
+
+/// How the problem of a file begins that was looked at for tags in vain.
+const NOT_TAGS: &str = "not read as tags";
+
+/// Files named in the message when no image has a tag.
+const MAX_CAUSES: usize = 3;
 
 /// A layout with the files that it is read from.
 pub(crate) enum Source {
@@ -130,9 +137,15 @@ impl Found {
         Found { source, root: root.to_path_buf(), problems: Vec::new(), index: None }
     }
 
+    /// Texts and JSON that are no tags matter only where there are none: beside class folders they are lists and notes.
+    pub(crate) fn pass_over_texts(&mut self) {
+        self.problems
+            .retain(|problem| !(problem.detail.starts_with(NOT_TAGS) && is_seldom_tags(&problem.path)));
+    }
+
     /// The error of class folders that turn out to be none.
     pub(crate) fn without_tags(&self, images: usize) -> DataError {
-        no_tags(&self.root, images, self.problems.first())
+        no_tags(&self.root, images, &self.problems)
     }
 }
 
@@ -163,19 +176,31 @@ fn in_folder(path: &Path) -> Result<Option<Found>, DataError> {
         sources.extend(exports.cloned().map(Source::LabelStudio));
     }
     let (mut index, mut problems) = (None, Vec::new());
-    if sources.is_empty()
-        && children.iter().any(|file| table_format(file).is_some() || is_other_spreadsheet(file))
-    {
-        let images = FileIndex::walk(path);
-        (sources, problems) = tables_of(&children, &images);
-        index = Some(images);
+    if sources.is_empty() {
+        let mut below = Vec::new();
+        if children.iter().any(|file| may_hold_tags(file)) {
+            let images = index.insert(FileIndex::walk(path));
+            (sources, problems) = tag_files_of(&children, images);
+        }
+        if sources.is_empty() && !has_class_folders(&children) {
+            below = children
+                .iter()
+                .filter(|child| child.is_dir())
+                .flat_map(|child| children_of(child).unwrap_or_default())
+                .collect();
+        }
+        if below.iter().any(|file| may_hold_tags(file)) {
+            let images = index.get_or_insert_with(|| FileIndex::walk(path));
+            // What is no table of tags, so far away, is nobody's mistake.
+            sources = tag_files_of(&below, images).0;
+        }
     }
     if sources.is_empty() && has_images_in_folders(path) {
         sources.push(Source::ClassFolders);
     }
     if sources.is_empty() {
         let images = index.unwrap_or_else(|| FileIndex::walk(path)).images.len();
-        return if images == 0 { Ok(None) } else { Err(no_tags(path, images, problems.first())) };
+        return if images == 0 { Ok(None) } else { Err(no_tags(path, images, &problems)) };
     }
     let mut sources = sources.into_iter();
     let Some(first) = sources.next() else { return Ok(None) };
@@ -211,32 +236,57 @@ fn of_file(path: &Path) -> Option<Found> {
     Some(Found::new(source, root))
 }
 
-/// The files that are tables of tags, the likeliest first, and what is wrong with those that are none.
-fn tables_of(children: &[PathBuf], index: &FileIndex) -> (Vec<Source>, Vec<Problem>) {
-    let (mut tables, mut problems) = (Vec::new(), Vec::new());
-    for file in children {
+/// Whether images lie in folders that are likely named by class: in several, or in one and beside it.
+fn has_class_folders(children: &[PathBuf]) -> bool {
+    let is_named_by_class = |child: &&PathBuf| {
+        let name = child.file_name().unwrap_or_default().to_string_lossy();
+        child.is_dir()
+            && name != IMAGES
+            && split::canonical(&name).is_none()
+            && !FileIndex::walk(child).images.is_empty()
+    };
+    let num_folders = children.iter().filter(is_named_by_class).take(2).count();
+    let is_image = |child: &PathBuf| child.is_file() && child.extension().is_some_and(has_image_extension);
+    num_folders == 2 || num_folders == 1 && children.iter().any(is_image)
+}
+
+/// Whether a file of this name may hold tags, or was meant to.
+fn may_hold_tags(file: &Path) -> bool {
+    table_format(file).is_some() || is_other_spreadsheet(file) || extension_is(file, "json")
+}
+
+/// The files that hold tags, the likeliest first, and what is wrong with those that do not.
+fn tag_files_of(files: &[PathBuf], index: &FileIndex) -> (Vec<Source>, Vec<Problem>) {
+    let (mut sources, mut problems) = (Vec::new(), Vec::new());
+    for file in files.iter().filter(|file| file.is_file()) {
         let ignored =
-            |reason: String| Problem::new(ProblemKind::Ignored, file, format!("not read as tags: {reason}"));
+            |reason: String| Problem::new(ProblemKind::Ignored, file, format!("{NOT_TAGS}: {reason}"));
         if is_other_spreadsheet(file) {
             problems.push(ignored("a spreadsheet of another format; save it as .xlsx or .csv".to_string()));
         }
-        let Some(format) = table_format(file).filter(|_| file.is_file()) else { continue };
-        match num_images_named(file, format, index) {
-            // The lists that come with a benchmark's images hold no tags, or invented ones.
-            Ok(_) => {
-                let name = file.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-                tables.push((
-                    name.starts_with("test") || name.contains("submission"),
-                    Source::table(format, file),
-                ));
+        let name = file.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        let read = match table_format(file) {
+            Some(format) => num_images_named(file, format, index).map(|_| Source::table(format, file)),
+            None if extension_is(file, "json") => {
+                tags_json::check(file, index).map(|()| Source::TagsJson(file.clone()))
             }
-            // Texts are seldom tables.
-            Err(_) if extension_is(file, "txt") => {}
+            None => continue,
+        };
+        let is_called_so = || ["tag", "label", "annotation"].iter().any(|word| name.contains(word));
+        match read {
+            // The lists that come with a benchmark's images hold no tags, or invented ones.
+            Ok(source) => sources.push((name.starts_with("test") || name.contains("submission"), source)),
+            Err(_) if is_seldom_tags(file) && !is_called_so() => {}
             Err(reason) => problems.push(ignored(reason)),
         }
     }
-    tables.sort_by_key(|(is_unlikely, _)| *is_unlikely);
-    (tables.into_iter().map(|(_, source)| source).collect(), problems)
+    sources.sort_by_key(|(is_unlikely, _)| *is_unlikely);
+    (sources.into_iter().map(|(_, source)| source).collect(), problems)
+}
+
+/// Whether a file is a text or JSON, which seldom hold tags unless they are called so.
+fn is_seldom_tags(file: &Path) -> bool {
+    ["txt", "json"].iter().any(|extension| extension_is(file, extension))
 }
 
 /// The kind of table that a file of this name is.
@@ -254,7 +304,7 @@ fn is_other_spreadsheet(file: &Path) -> bool {
 }
 
 /// The error of images without tags, with what may be the cause.
-fn no_tags(path: &Path, images: usize, problem: Option<&Problem>) -> DataError {
+fn no_tags(path: &Path, images: usize, problems: &[Problem]) -> DataError {
     let above = path.canonicalize().ok().and_then(|path| Some(path.parent()?.to_path_buf()));
     let tag_files = above.iter().flat_map(|above| {
         ["tags.csv", "tags.tsv", "tags.xlsx", "tags.json", "tags.jsonl"].map(|name| above.join(name))
@@ -263,7 +313,8 @@ fn no_tags(path: &Path, images: usize, problem: Option<&Problem>) -> DataError {
         format!("{}: there is a tag file in the folder above; name that folder instead", file.display())
     });
     let described = |problem: &Problem| format!("{}: {}", problem.path.display(), problem.detail);
-    let cause = problem.map(described).or_else(|| above.into_iter().next());
+    let causes: Vec<String> = problems.iter().take(MAX_CAUSES).map(described).collect();
+    let cause = if causes.is_empty() { above.into_iter().next() } else { Some(causes.join("\n  ")) };
     DataError::NoTags { path: path.to_path_buf(), images, cause }
 }
 
@@ -316,12 +367,14 @@ fn extension_is(path: &Path, wanted: &str) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(wanted))
 }
 
-/// What lies in a folder, sorted by name, hidden items left out.
+/// What lies in a folder, sorted by name; hidden items and what Excel leaves beside an open workbook (`~$…`) are left out.
 fn children_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut children = Vec::new();
     for item in std::fs::read_dir(folder)? {
         let path = item?.path();
-        if !path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".")) {
+        let is_hidden =
+            |name: &OsStr| [&b"."[..], b"~$"].iter().any(|it| name.as_encoded_bytes().starts_with(it));
+        if !path.file_name().is_some_and(is_hidden) {
             children.push(path);
         }
     }

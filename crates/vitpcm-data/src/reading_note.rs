@@ -43,6 +43,13 @@ pub enum ReadingNote {
         /// The first of them.
         example: String,
     },
+    /// A tag that joins others of the data set, and is read as these.
+    JoinedTags {
+        /// As it is written, with the number of images that have it.
+        tag: ClassImages,
+        /// What it is read as.
+        parts: Vec<String>,
+    },
     /// A word that means "no tag".
     NoTagWord(ClassImages),
     /// Images that the table names by another path, and that were found by the end of it.
@@ -102,6 +109,10 @@ impl fmt::Display for ReadingNote {
                     "{file}: {} split into several tags, for example `{example}`",
                     counted(*cells, "cell")
                 )
+            }
+            ReadingNote::JoinedTags { tag, parts } => {
+                let parts: Vec<String> = parts.iter().map(|part| quoted(part)).collect();
+                write!(f, "{} is read as {}", with_images(tag), parts.join(" and "))
             }
             ReadingNote::NoTagWord(word) => write!(f, "{} is read as no tag", with_images(word)),
             ReadingNote::FoundByFileName { file, images, name, image } => {

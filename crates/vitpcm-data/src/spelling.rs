@@ -3,7 +3,8 @@
 
 use crate::listing::Entry;
 use crate::{ClassImages, ReadingNote};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use vitpcm_masks::Classes;
 
 /// What stands between the tags of one cell.
@@ -29,6 +30,50 @@ pub(crate) fn is_no_tag(name: &str) -> bool {
 /// The tags of a cell.
 pub(crate) fn tags_in(cell: &str) -> impl Iterator<Item = &str> {
     cell.split(SEPARATORS).map(str::trim).filter(|tag| !tag.is_empty())
+}
+
+/// The tags that a tag stands for which joins others of the data set: `rust/miner`, `rust + miner`, `rust & miner`, `rust and miner`.
+/// Nothing where some part is no tag by itself: `black and white` is one thing.
+fn joined_tags<'a>(tag: &'a str, is_tag: impl Fn(&str) -> bool) -> Option<Vec<&'a str>> {
+    let parts: Vec<&str> =
+        tag.split(['/', '+', '&']).flat_map(|part| part.split(" and ")).map(str::trim).collect();
+    (parts.len() > 1 && parts.iter().all(|part| !part.is_empty() && is_tag(part))).then_some(parts)
+}
+
+/// Replaces tags that join others of the data set by these, and says so; names of a class list stay whole.
+pub(crate) fn split_joined_tags(entries: &mut [Entry], class_list: Option<&Classes>) -> Vec<ReadingNote> {
+    let listed = || class_list.iter().flat_map(|classes| classes.names()).map(|name| folded(name));
+    let whole: HashSet<String> = listed().collect();
+    let met: HashSet<&Arc<str>> = entries.iter().flat_map(|entry| &entry.tags).collect();
+    let known: HashSet<String> = met.iter().map(|tag| folded(tag)).chain(listed()).collect();
+    let mut parts_of: BTreeMap<Arc<str>, Vec<Arc<str>>> = BTreeMap::new();
+    for tag in met {
+        if !whole.contains(&folded(tag))
+            && let Some(parts) = joined_tags(tag, |part| known.contains(&folded(part)))
+        {
+            parts_of.insert(tag.clone(), parts.into_iter().map(Arc::from).collect());
+        }
+    }
+    let mut images_with: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+    for entry in entries.iter_mut().filter(|entry| entry.tags.iter().any(|tag| parts_of.contains_key(tag))) {
+        let mut tags: Vec<Arc<str>> = Vec::new();
+        for tag in std::mem::take(&mut entry.tags) {
+            if parts_of.contains_key(&tag) {
+                *images_with.entry(tag.clone()).or_default() += 1;
+            }
+            for part in parts_of.get(&tag).unwrap_or(&vec![tag]) {
+                if !tags.contains(part) {
+                    tags.push(part.clone());
+                }
+            }
+        }
+        entry.tags = tags;
+    }
+    let note = |(tag, images): (Arc<str>, usize)| ReadingNote::JoinedTags {
+        parts: parts_of[&tag].iter().map(ToString::to_string).collect(),
+        tag: ClassImages { class: tag.to_string(), images },
+    };
+    images_with.into_iter().map(note).collect()
 }
 
 /// Finds a class by any spelling of its name.
@@ -59,9 +104,19 @@ impl<'a> ClassLookup<'a> {
         // One slip in three characters is about as much as still looks like a slip.
         let max_slips = (wanted.chars().count() / 3).clamp(1, 3);
         let foreground = self.classes.names().iter().skip(1);
-        let slips = foreground.map(|class| (strsim::osa_distance(&wanted, &joined_words(class)), class));
-        let (_, class) = slips.filter(|(slips, _)| *slips <= max_slips).min_by_key(|(slips, _)| *slips)?;
-        Some(class)
+        let slips =
+            foreground.clone().map(|class| (strsim::osa_distance(&wanted, &joined_words(class)), class));
+        let nearest = slips.filter(|(slips, _)| *slips <= max_slips).min_by_key(|(slips, _)| *slips);
+        if let Some((_, class)) = nearest {
+            return Some(class);
+        }
+        // `tv` for `tvmonitor`, `plant` for `pottedplant`, where only one class begins or ends so.
+        let is_part = |class: &&String| {
+            let class = joined_words(class);
+            wanted.len() > 1 && (class.starts_with(&wanted) || class.ends_with(&wanted))
+        };
+        let mut longer = foreground.filter(is_part);
+        longer.next().filter(|_| longer.next().is_none()).map(String::as_str)
     }
 
     /// The question whether a similar class was meant, to be put behind a name that is none.
@@ -204,6 +259,17 @@ mod tests {
     }
 
     #[test]
+    fn a_tag_that_joins_others_is_these_and_any_other_is_itself() {
+        let is_tag = |part: &str| ["leaf rust", "miner", "black"].contains(&part);
+        for tag in ["leaf rust/miner", "leaf rust + miner", "leaf rust & miner", "leaf rust and miner"] {
+            assert_eq!(joined_tags(tag, is_tag).unwrap(), ["leaf rust", "miner"], "{tag}");
+        }
+        for tag in ["black and white", "miner", "leaf rust/", "sandy", "miner+", "and"] {
+            assert_eq!(joined_tags(tag, is_tag), None, "{tag}");
+        }
+    }
+
+    #[test]
     fn slips_plurals_and_hyphens_are_similar_and_other_words_are_not() {
         for (a, b) in [
             ("catt", "cat"),
@@ -250,6 +316,9 @@ mod tests {
             ("dinning table", Some("diningtable")),
             ("potted-plants", Some("pottedplant")),
             ("airplane", Some("aeroplane")),
+            ("tv", Some("tvmonitor")),
+            ("Plant", Some("pottedplant")),
+            ("b", None),
             ("unicorn", None),
             ("rust", None),
         ] {

@@ -75,9 +75,54 @@ pub(crate) const TAG_HEADINGS: [&str; 34] = [
     "type",
 ];
 
+/// Words that make a longer heading one of tags, as in `disease name` and `leaf disease`.
+const TAG_WORDS: [&str; 18] = [
+    "tags",
+    "tag",
+    "labels",
+    "label",
+    "classes",
+    "class",
+    "categories",
+    "category",
+    "diseases",
+    "disease",
+    "defects",
+    "defect",
+    "damage",
+    "diagnosis",
+    "findings",
+    "finding",
+    "species",
+    "pest",
+];
+
+/// Words that make such a heading one of something else, as in `label confidence` and `disease severity`.
+const OTHER_WORDS: [&str; 14] = [
+    "confidence",
+    "score",
+    "probability",
+    "severity",
+    "date",
+    "time",
+    "count",
+    "percent",
+    "area",
+    "source",
+    "by",
+    "author",
+    "path",
+    "file",
+];
+
+/// Last words of headings whose cells are numbers of classes.
+const NUMBER_WORDS: [&str; 4] = ["id", "code", "index", "number"];
+
 const SPLIT_HEADINGS: [&str; 2] = ["split", "subset"];
 /// These are splits only where every cell is `train`, `val` or `test`.
 const LIKELY_SPLIT_HEADINGS: [&str; 4] = ["set", "partition", "phase", "usage"];
+
+const EXPECTED_HEADING: &str = "expected a heading such as `tags`, `label` or `class`";
 
 /// Headings of what counts the rows.
 const NUMBER_HEADINGS: [&str; 9] = ["", "id", "index", "idx", "no", "nr", "number", "#", "unnamed: 0"];
@@ -251,14 +296,9 @@ impl<'a> Sample<'a> {
     }
 
     fn tag_columns(&self, rest: &[usize]) -> Result<TagColumns, String> {
-        // `label1`, `label2`, … are one kind of heading.
-        let rank = |column: usize| {
-            let heading = self.headings[column].trim_end_matches(|c: char| c.is_ascii_digit()).trim_end();
-            TAG_HEADINGS.iter().position(|known| *known == heading)
-        };
         let known: Vec<(bool, usize, usize)> = rest
             .iter()
-            .filter_map(|&column| Some((self.is_numbers(column), rank(column)?, column)))
+            .filter_map(|&column| Some((self.is_numbers(column), self.tag_rank(column)?, column)))
             .collect();
         let for_classes: Vec<usize> =
             rest.iter().copied().filter(|&column| self.is_for_class(column)).collect();
@@ -266,6 +306,11 @@ impl<'a> Sample<'a> {
             && (known.is_empty()
                 || known.len() < for_classes.len()
                     && known.iter().all(|(_, _, it)| for_classes.contains(it)));
+        let texts = self.text_columns(rest);
+        if let ([only], true, false) = (&for_classes[..], is_one_hot, texts.is_empty()) {
+            // A single column of 0 and 1 beside one with words: either may be meant.
+            return Err(self.question(texts.iter().chain([only]).copied()));
+        }
         if is_one_hot {
             return Ok(TagColumns::OneHot(
                 for_classes.iter().map(|&column| (column, self.rows[0].cells[column].to_string())).collect(),
@@ -277,6 +322,21 @@ impl<'a> Sample<'a> {
             return Ok(TagColumns::Names(chosen.collect()));
         }
         self.only_tag_column(rest).map(|column| TagColumns::Names(vec![column]))
+    }
+
+    /// How good a heading of tags the column has: 0 is best. `label1`, `label2`, … are one kind of heading.
+    fn tag_rank(&self, column: usize) -> Option<usize> {
+        let heading = self.headings[column].trim_end_matches(|c: char| c.is_ascii_digit()).trim_end();
+        if let Some(rank) = TAG_HEADINGS.iter().position(|known| *known == heading) {
+            return Some(rank);
+        }
+        let words: Vec<&str> = heading.split(' ').collect();
+        let is_numbered = words.last().is_some_and(|last| NUMBER_WORDS.contains(last));
+        if words.iter().any(|word| OTHER_WORDS.contains(word)) || self.is_for_class(column) && !is_numbered {
+            return None;
+        }
+        let rank = TAG_WORDS.iter().position(|known| words.contains(known))?;
+        Some(TAG_HEADINGS.len() + rank)
     }
 
     /// Whether the column says of each image whether a class is in it: half of its cells or more do.
@@ -294,24 +354,28 @@ impl<'a> Sample<'a> {
         if let ([only], true) = (rest, self.first_row_names_image.contains(&true)) {
             return Ok(*only);
         }
+        match self.text_columns(rest)[..] {
+            [only] => Ok(only),
+            [] => Err(format!(
+                "no column with tags; its columns are {}; {EXPECTED_HEADING}",
+                self.shown(0..self.num_columns)
+            )),
+            ref texts => Err(self.question(texts.iter().copied())),
+        }
+    }
+
+    /// The columns that hold words.
+    fn text_columns(&self, rest: &[usize]) -> Vec<usize> {
         let is_text = |&column: &usize| {
-            self.cells(column).next().is_some()
+            self.cells(column).any(|cell| is_on(cell).is_err())
                 && !self.is_numbers(column)
                 && self.rank(column, &NUMBER_HEADINGS).is_none()
         };
-        let texts: Vec<usize> = rest.iter().copied().filter(is_text).collect();
-        let expected = "expected a heading such as `tags`, `label` or `class`";
-        match texts[..] {
-            [only] => Ok(only),
-            [] => Err(format!(
-                "no column with tags; its columns are {}; {expected}",
-                self.shown(0..self.num_columns)
-            )),
-            _ => Err(format!(
-                "which column holds the tags? It may be {}; {expected}",
-                self.shown(texts.iter().copied())
-            )),
-        }
+        rest.iter().copied().filter(is_text).collect()
+    }
+
+    fn question(&self, columns: impl IntoIterator<Item = usize>) -> String {
+        format!("which column holds the tags? It may be {}; {EXPECTED_HEADING}", self.shown(columns))
     }
 
     fn shown(&self, columns: impl IntoIterator<Item = usize>) -> String {

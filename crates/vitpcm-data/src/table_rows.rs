@@ -60,7 +60,7 @@ pub(crate) fn for_each_row(
             while let Some(record) = records.next(is_meant_so) {
                 let row = record.map(|(number, record)| Row {
                     number,
-                    cells: record.cells().collect(),
+                    cells: parted(record.cells().collect(), &names_an_image),
                     lossy_cells: record.lossy_cells(),
                 });
                 if row.as_ref().is_ok_and(is_blank) {
@@ -78,6 +78,19 @@ pub(crate) fn for_each_row(
             if is_blank(&row) { ControlFlow::Continue(()) } else { each(Ok(row)) }
         }),
     }
+}
+
+/// The cells of a row of which white space parts the image from its tags, as in `a.jpg rust`: these two.
+fn parted<'a>(cells: Vec<Cow<'a, str>>, names_an_image: impl Fn(&str) -> bool) -> Vec<Cow<'a, str>> {
+    let Some((image, tag)) = cells.first().and_then(|first| first.split_once(char::is_whitespace)) else {
+        return cells;
+    };
+    if !names_an_image(image) || cells.iter().take(MAX_CELLS).any(|cell| names_an_image(cell)) {
+        return cells;
+    }
+    let others = cells.iter().skip(1).map(AsRef::as_ref);
+    let tags: Vec<&str> = std::iter::once(tag.trim()).chain(others).collect();
+    vec![image.to_string().into(), tags.join(";").into()]
 }
 
 /// Cells of a row that may name its image: more than classes are possible cannot be one row, and each look takes time.

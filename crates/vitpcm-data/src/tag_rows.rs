@@ -45,6 +45,8 @@ pub(crate) struct TagRows<'a> {
     split_cells: Option<(String, usize)>,
     /// Folded names of listed classes that contain a separator.
     whole_names: HashSet<String>,
+    /// Whether rows may repeat the tags of earlier ones, since they say more than these.
+    may_repeat: bool,
 }
 
 /// An image that rows have named.
@@ -128,7 +130,13 @@ impl<'a> TagRows<'a> {
             notes: Vec::new(),
             split_cells: None,
             whole_names,
+            may_repeat: false,
         }
+    }
+
+    /// Rows that repeat the tags of earlier ones are no problem: they may be about other boxes of the same image.
+    pub(crate) fn allow_repetition(&mut self) {
+        self.may_repeat = true;
     }
 
     /// Forgets the rows, where a file that breaks off must not pass for a whole one.
@@ -245,7 +253,7 @@ impl<'a> TagRows<'a> {
             if let Some(name) = name {
                 found_by_end.get_or_insert_with(|| (name, relative.clone(), 0)).2 += 1;
             }
-            if let Some((place, count)) = repetition {
+            if let Some((place, count)) = repetition.filter(|_| !self.may_repeat) {
                 let mut detail = format!("{place} of {file} repeats an earlier row");
                 if count > 1 {
                     detail += &format!(", as do {} more", count - 1);

@@ -122,6 +122,11 @@ pub enum TagWarning {
         /// The classes.
         classes: Vec<ClassImages>,
     },
+    /// All classes are numbers.
+    NumberedClasses {
+        /// The classes.
+        classes: Vec<ClassImages>,
+    },
     /// Images with the same content but different tags.
     ContradictoryDuplicates {
         /// The images of each content.
@@ -213,6 +218,7 @@ pub fn tag_warnings(classes: &Classes, images: &[ImageDescription<'_>], input: I
         vec![
             counts.similar_names(),
             counts.nothing_to_find(),
+            counts.numbered_classes(),
             counts.few_negatives(),
             counts.always_together(),
             counts.few_images(),
@@ -322,6 +328,12 @@ impl<'a> Counts<'a> {
         (!classes.is_empty()).then_some(TagWarning::NothingToFind { classes })
     }
 
+    fn numbered_classes(&self) -> Option<TagWarning> {
+        let classes = self.classes_where(|images| images > 0);
+        let are_numbers = classes.iter().all(|it| it.class.parse::<f64>().is_ok());
+        are_numbers.then_some(TagWarning::NumberedClasses { classes })
+    }
+
     fn unused_classes(&self) -> Option<TagWarning> {
         let unused = self.classes_where(|images| images == 0);
         let classes: Vec<String> = unused.into_iter().map(|class| class.class).collect();
@@ -417,6 +429,14 @@ impl TagWarning {
                     "{classes}: as a class it gets a mask of its own, although it says that nothing is to be found"
                 )
             }
+            TagWarning::NumberedClasses { classes } => {
+                let classes =
+                    listed(classes, |it| format!("`{}` ({})", it.class, counted(it.images, "image")));
+                format!(
+                    "{classes}: the classes are numbers, and each gets a mask of its own, also one that says that nothing is to \
+                     be found"
+                )
+            }
             TagWarning::ContradictoryDuplicates { groups } => {
                 let image = |it: &NamedTags| {
                     let tags = if it.tags.is_empty() { "no tags".to_string() } else { it.tags.join(", ") };
@@ -468,6 +488,10 @@ impl TagWarning {
             TagWarning::NothingToFind { .. } => {
                 "leave the tags of these images empty, so that they are negative examples; keep the class if you want a \
                  mask of it"
+                    .to_string()
+            }
+            TagWarning::NumberedClasses { .. } => {
+                "write the names of the classes, and leave the tags of images empty in which there is nothing to find"
                     .to_string()
             }
             TagWarning::ContradictoryDuplicates { .. } => {

@@ -1,10 +1,11 @@
 //! `tags.json`, a list of `{"image": …, "tags": […]}` or one object from image to tags, and `tags.jsonl`, one such
 //! object a line. The headings of tables are understood for `image` and `tags`; `split` is optional.
 
-use crate::annotation_file;
+use crate::file_index::FileIndex;
 use crate::table_columns::{IMAGE_HEADINGS, TAG_HEADINGS};
 use crate::tag_rows::{ImageName, TagRow, TagRows};
 use crate::text_encoding::utf8_text;
+use crate::{Problem, annotation_file};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::fmt;
@@ -32,6 +33,29 @@ pub(crate) fn read_json(path: &Path, rows: &mut TagRows<'_>) {
     if let Err(reason) = read {
         rows.clear();
         rows.add_unreadable(format_args!("not valid JSON: {reason}"));
+    }
+}
+
+/// Whether a JSON file of any name says which tags images of this folder have; or what is missing.
+pub(crate) fn check(path: &Path, index: &FileIndex) -> Result<(), String> {
+    let size = std::fs::metadata(path).map_err(|e| e.to_string())?.len();
+    if size > MAX_LINE_BYTES {
+        return Err(format!("larger than {} MB; call it tags.json if it holds tags", MAX_LINE_BYTES >> 20));
+    }
+    let mut rows = TagRows::new(index, path, None);
+    read_json(path, &mut rows);
+    let listing = rows.finish();
+    if listing.entries.iter().any(|entry| !entry.tags.is_empty()) {
+        return Ok(());
+    }
+    let is_coco =
+        |problem: &Problem| ["`images`", "`categories`"].iter().any(|key| problem.detail.contains(key));
+    match listing.problems.first() {
+        _ if listing.problems.iter().any(is_coco) => {
+            Err("it looks like COCO's; call it instances_NAME.json if it is".to_string())
+        }
+        Some(problem) => Err(problem.detail.clone()),
+        None => Err("it names no image of this folder".to_string()),
     }
 }
 

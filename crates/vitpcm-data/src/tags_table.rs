@@ -37,6 +37,10 @@ pub(crate) fn num_images_named(path: &Path, format: TableFormat, index: &FileInd
         let name = sample.rows.last().and_then(|row| row.cells.get(columns.image)).map_or("", AsRef::as_ref);
         return Err(format!("it names no image of this folder; it names `{name}`, for example"));
     }
+    let is_text = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("txt"));
+    if is_text && 2 * columns.num_found < sample.rows.len() {
+        return Err("too few of its lines name an image of this folder".to_string());
+    }
     Ok(columns.num_found)
 }
 
@@ -114,6 +118,9 @@ impl Table<'_, '_> {
             }
         };
         if let Some(note) = columns.note(&sample[0], self.rows.file()) {
+            if matches!(&note, ReadingNote::Columns { unused, .. } if !unused.is_empty()) {
+                self.rows.allow_repetition();
+            }
             self.rows.add_note(note);
         }
         if let TagColumns::OneHot(classes) = &mut columns.tags {

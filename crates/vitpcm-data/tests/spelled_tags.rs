@@ -227,3 +227,17 @@ fn tags_of_another_image_of_the_same_name_are_not_taken() {
         notes(&dataset)
     );
 }
+
+#[test]
+fn tags_that_join_others_of_the_file_are_these() {
+    let rows = "image,tags\na.jpg,rust\nb.jpg,Miner\nc.jpg,rust/miner\nd.jpg,rust + miner; rust\ne.jpg,rust and miner\nf.jpg,black and white\n";
+    let dataset = leaves("tags.csv", rows).open();
+    assert_eq!(dataset.classes().names(), ["background", "black and white", "miner", "rust"]);
+    assert!(["c.jpg", "d.jpg", "e.jpg"].iter().all(|image| tags(&dataset)[image] == ["miner", "rust"]));
+    let said = notes(&dataset);
+    assert!(said.contains("`rust/miner` (1 image) is read as `rust` and `miner`"), "{said}");
+    // A class list decides what is one class.
+    let folder = leaves("tags.csv", rows);
+    folder.file("classes.txt", "rust\nminer\nrust/miner\nrust + miner\nrust and miner\nblack and white\n");
+    assert_eq!(tags(&folder.open())["c.jpg"], ["rust/miner"]);
+}

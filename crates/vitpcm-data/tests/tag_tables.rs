@@ -6,7 +6,7 @@ mod folders;
 use folders::{Folder, notes, splits, tags};
 use std::collections::BTreeMap;
 use std::io::Write;
-use vitpcm_data::{Dataset, DatasetLayout, OpenOptions};
+use vitpcm_data::{Dataset, DatasetLayout, InspectOptions, OpenOptions, inspect};
 use zip::write::SimpleFileOptions;
 
 const ALL: [(&str, &[&str]); 3] = [("a.jpg", &["miner", "rust"]), ("b.jpg", &[]), ("c.jpg", &["rust"])];
@@ -57,6 +57,113 @@ fn a_table_is_found_under_any_name_and_by_any_usual_heading() {
         "path,rust,miner,height\n/home/me/a.jpg,1,1,12\nimages/b.jpg,0,0,7\nc.jpg,1,0,3\n"
             .replace("rust,miner", "miner,rust")
             .replace("c.jpg,1,0", "c.jpg,0,1"),
+    );
+}
+
+#[test]
+fn a_heading_with_a_word_for_tags_is_preferred_to_columns_of_numbers() {
+    let dataset = check(
+        "labels.csv",
+        "Image Name,Severity,Disease name,Farm\na.jpg,2,rust;miner,A\nb.jpg,0,,B\nc.jpg,1,rust,B\n",
+    );
+    assert!(
+        notes(&dataset).contains("tags from `Disease name`; not used: `Severity`, `Farm`"),
+        "{}",
+        notes(&dataset)
+    );
+    // Columns of 0 and 1 stay one for each class, whatever word is in their headings.
+    let rows = "image,disease_rust,disease_miner\na.jpg,1,1\nb.jpg,0,0\nc.jpg,1,0\n";
+    assert_eq!(
+        leaves("labels.csv", rows).open().classes().names(),
+        ["background", "disease_rust", "disease_miner"]
+    );
+    // One such column beside words: either may be meant.
+    let said = refusal(&leaves("labels.csv", "image,night,what\na.jpg,1,rust\nb.jpg,0,\nc.jpg,1,miner\n"));
+    assert!(said.contains("which column holds the tags? It may be `what`, `night`"), "{said}");
+}
+
+#[test]
+fn numbers_of_classes_are_classes_and_warned_of() {
+    for rows in ["image,class_id\na.jpg,0\nb.jpg,1\nc.jpg,0\n", "image,label\na.jpg,0\nb.jpg,1\nc.jpg,0\n"] {
+        let dataset = leaves("labels.csv", rows).open();
+        assert_eq!(dataset.classes().names(), ["background", "0", "1"]);
+        let warnings = inspect(&dataset, &InspectOptions::default()).warnings;
+        let found =
+            warnings.iter().map(ToString::to_string).find(|it| it.contains("the classes are numbers"));
+        assert!(found.is_some_and(|it| it.contains("`0` (2 images)")), "{warnings:?}");
+    }
+}
+
+#[test]
+fn a_table_of_boxes_repeats_tags_without_a_problem() {
+    let rows = "filename,class,xmin,ymin\na.jpg,rust,1,2\na.jpg,rust,5,6\na.jpg,miner,1,1\nc.jpg,rust,1,2\n";
+    let dataset = leaves("labels.csv", rows).open();
+    assert_eq!(tags(&dataset)["a.jpg"], ["miner", "rust"]);
+    assert_eq!(dataset.problems(), []);
+    let dataset = leaves("labels.csv", "image,class\na.jpg,rust\na.jpg,rust\n").open();
+    assert!(dataset.problems()[0].detail.contains("repeats an earlier row"), "{:?}", dataset.problems());
+}
+
+#[test]
+fn a_list_with_white_space_between_image_and_tags_is_read() {
+    check("labels.txt", "a.jpg rust, miner\nb.jpg\nc.jpg rust\n");
+    let said = refusal(&leaves("labels.txt", "a.jpg is the best\nThese are my leaves.\nThey are green.\n"));
+    assert!(said.contains("labels.txt: not read as tags: too few of its lines name an image"), "{said}");
+    let said = refusal(&leaves("notes.txt", "These are my leaves.\n"));
+    assert!(!said.contains("notes.txt"), "{said}");
+}
+
+#[test]
+fn json_of_any_name_is_read_or_named() {
+    check("labels.json", r#"{"a.jpg": "rust, miner", "b.jpg": [], "c.jpg": ["rust"]}"#);
+    check(
+        "leaves.json",
+        r#"[{"file": "a.jpg", "labels": ["rust", "miner"]}, {"file": "b.jpg", "labels": []}, {"file": "c.jpg", "label": "rust"}]"#,
+    );
+    let coco = r#"{"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [], "categories": []}"#;
+    for (content, part) in [
+        (coco, "it looks like COCO's; call it instances_NAME.json"),
+        (r#"{"x.jpg": ["rust"]}"#, "there is no such image"),
+        ("{", "not valid JSON"),
+    ] {
+        let said = refusal(&leaves("annotations.json", content));
+        assert!(said.contains("annotations.json: not read as tags: ") && said.contains(part), "{said}");
+    }
+    let said = refusal(&leaves("package.json", r#"{"name": "x"}"#));
+    assert!(!said.contains("package.json"), "{said}");
+}
+
+#[test]
+fn a_table_one_level_down_is_read_where_folders_are_not_named_by_class() {
+    let rows = "image,tags\na.jpg,rust;miner\nb.jpg,\nc.jpg,rust\n";
+    check("images/tags.csv", rows);
+    let dataset = check("labels/my leaves.csv", rows);
+    let inspection = inspect(&dataset, &InspectOptions::default());
+    assert_eq!(inspection.tag_file.as_deref(), Some("labels/my leaves.csv"));
+
+    let folder = Folder::new();
+    folder.images(["rust/a.jpg", "miner/b.jpg"]);
+    folder.file("rust/notes.csv", "image,tags\na.jpg,brown\n");
+    folder.file("labels.txt", "rust\nminer\n");
+    let dataset = folder.open();
+    assert_eq!((dataset.layout(), dataset.problems()), (DatasetLayout::ClassFolders, &[][..]));
+}
+
+#[test]
+fn what_excel_leaves_beside_an_open_workbook_is_passed_over() {
+    let folder = leaves("labels.csv", "image,tags\na.jpg,rust\n");
+    folder.file("~$labels.xlsx", b"me");
+    assert_eq!(folder.open().problems(), []);
+}
+
+#[test]
+fn every_file_that_is_not_understood_is_named() {
+    let folder = leaves("labels.csv", "day,rain\n1,2\n");
+    folder.file("more.csv", "image,height\na.jpg,1.5\n");
+    let said = refusal(&folder);
+    assert!(
+        said.contains("labels.csv: not read as tags") && said.contains("more.csv: not read as tags"),
+        "{said}"
     );
 }
 

@@ -134,6 +134,13 @@ fn fourteen_images_of_a_class_are_few() {
 }
 
 #[test]
+fn classes_that_are_numbers_are_named() {
+    let found = warnings(&["0", "1"], &[(20, &["0"]), (20, &["1"])]);
+    demand(&found, &["`0` (20 images), `1` (20 images)", "the classes are numbers", "write the names"]);
+    assert_eq!(warnings(&["type 1", "2"], &[(20, &["type 1"]), (20, &["2"])]), []);
+}
+
+#[test]
 fn classes_without_images_are_named_apart_from_rare_ones() {
     let found = warnings(&["cat", "dog", "eel"], &[(20, &["cat"]), (20, &["dog"])]);
     assert_eq!(found, [TagWarning::UnusedClasses { classes: vec!["eel".into()] }]);

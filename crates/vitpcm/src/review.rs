@@ -8,6 +8,7 @@ use image::RgbImage;
 use image::codecs::jpeg::JpegEncoder;
 use serde::{Deserialize, Serialize};
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{ConfusionMatrix, LabelMap, MaskError, ScoreMap, mask_layer_png};
 
@@ -34,6 +35,9 @@ pub struct Review {
     /// The mask against another one of the same image, in the same way; empty where there is none.
     #[serde(default)]
     pub agreement: Vec<(u8, u8, u64)>,
+    /// Classes that cover most of at least three corners of the mask and little of its middle: seldom a thing.
+    #[serde(default)]
+    pub corner_classes: Vec<u8>,
     /// For images that are shown.
     pub pictures: Option<ReviewPictures>,
 }
@@ -74,9 +78,38 @@ impl Review {
             tag_probabilities: reviewed.tag_probabilities.to_vec(),
             confusion: compared(reviewed.truth)?,
             agreement: compared(reviewed.other)?,
+            corner_classes: corner_classes(reviewed.mask),
             pictures: None,
         })
     }
+}
+
+/// See [`Review::corner_classes`]. A corner is a square of a tenth of the shorter side, the middle a ninth of the mask.
+fn corner_classes(mask: &LabelMap) -> Vec<u8> {
+    let (width, height) = mask.size();
+    let side = (width.min(height) / 10).max(1);
+    let shares = |columns: Range<usize>, rows: Range<usize>| {
+        let num_pixels = columns.len() * rows.len();
+        let mut counts = [0usize; 256];
+        for row in rows {
+            mask.labels()[row * width..][columns.clone()]
+                .iter()
+                .for_each(|&label| counts[usize::from(label)] += 1);
+        }
+        counts.map(|count| count as f32 / num_pixels.max(1) as f32)
+    };
+    let sides = |length: usize| [0..side, length - side..length];
+    let corners: Vec<[f32; 256]> = sides(height)
+        .iter()
+        .flat_map(|rows| sides(width).map(|columns| shares(columns, rows.clone())))
+        .collect();
+    let third = |length: usize| length / 3..(2 * length).div_ceil(3);
+    let middle = shares(third(width), third(height));
+    let is_such = |&class: &u8| {
+        let class = usize::from(class);
+        corners.iter().filter(|corner| corner[class] > 0.5).count() >= 3 && middle[class] < 0.25
+    };
+    (1..u8::MAX).filter(is_such).collect()
 }
 
 /// Small pictures of an image, each as a `data:` URL. The masks are layers to be laid over the photograph.
@@ -195,6 +228,22 @@ mod tests {
         assert_eq!(serde_json::from_str::<Review>(&stored).unwrap(), review);
         let other_size = LabelMap::filled(3, 3, 1).unwrap();
         assert!(Review::new("a", &ReviewedMask { truth: Some(&other_size), ..reviewed }).is_err());
+    }
+
+    #[test]
+    fn a_class_in_three_corners_and_not_in_the_middle_is_one_of_corners() {
+        let classes_of = |label: fn(usize, usize) -> u8| {
+            let labels = (0..60 * 40).map(|i| label(i % 60, i / 60)).collect();
+            corner_classes(&LabelMap::new(60, 40, labels).unwrap())
+        };
+        assert_eq!(classes_of(|x, y| u8::from(!(10..50).contains(&x) && !(10..30).contains(&y))), [1]);
+        // Three of four are enough, two are a sky.
+        assert_eq!(classes_of(|x, y| if y < 10 || (y > 29 && x < 10) { 2 } else { 0 }), [2]);
+        assert_eq!(classes_of(|_, y| u8::from(y < 20)), [0u8; 0]);
+        // What fills the picture, and what stands in the middle of it.
+        assert_eq!(classes_of(|_, _| 1), [0u8; 0]);
+        assert_eq!(classes_of(|x, y| u8::from((15..45).contains(&x) && (10..30).contains(&y))), [0u8; 0]);
+        assert_eq!(corner_classes(&LabelMap::filled(1, 1, 1).unwrap()), [0u8; 0]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod curves;
 mod line_chart;
+mod mask_faults;
 mod page;
 mod review_file;
 mod review_sections;
@@ -10,6 +11,7 @@ mod summary;
 mod trust;
 
 pub(crate) use curves::Curves;
+pub(crate) use mask_faults::{FaultCounts, MaskFault};
 pub(crate) use page::{Page, escaped, legend};
 pub(crate) use review_file::{Place, ReviewFile, newest_places, read_all, read_at, write_all};
 pub(crate) use review_sections::{MaskLinks, Reviewed};

@@ -1,6 +1,7 @@
 //! Reviews of any number of images, added up: areas, tags known against tags found, likely mistakes in the tags, and the
 //! comparison with true masks. Holds sums and a bounded list, never the reviews.
 
+use super::mask_faults::{FaultCounts, fault_sentences};
 use vitpcm::Review;
 use vitpcm_masks::{Classes, ConfusionMatrix, IGNORE};
 
@@ -41,6 +42,8 @@ pub(crate) struct ClassSum {
     pub(crate) num_found: usize,
     /// Images of which both holds.
     pub(crate) num_both: usize,
+    /// The masks of images that were given it.
+    pub(crate) faults: FaultCounts,
 }
 
 /// The sums.
@@ -117,6 +120,9 @@ impl Summary {
             sum.num_given += usize::from(is_given);
             sum.num_found += usize::from(is_found);
             sum.num_both += usize::from(is_given && is_found);
+            if is_given {
+                sum.faults.add(review, class);
+            }
         }
         self.num_tagged += usize::from(review.given_tags.is_some());
         for mistake in mistakes_of(review) {
@@ -132,6 +138,11 @@ impl Summary {
     /// Nothing where there is no image.
     pub(crate) fn mean_sureness(&self) -> Option<f64> {
         (self.num_images > 0).then(|| self.sureness_sum / self.num_images as f64)
+    }
+
+    /// What is plainly wrong with the masks of classes, a sentence for each fault.
+    pub(crate) fn fault_sentences(&self) -> Vec<String> {
+        fault_sentences(&self.classes, self.per_class.iter().map(|sum| &sum.faults))
     }
 
     /// Likely mistakes in the given tags, the likeliest first; at most a hundred.
@@ -205,6 +216,7 @@ pub(crate) mod tests {
             tag_probabilities: probabilities.to_vec(),
             confusion: vec![(0, 0, 20), (1, 0, 10), (1, 1, 10), (255, 255, 4)],
             agreement: Vec::new(),
+            corner_classes: Vec::new(),
             pictures: None,
         }
     }

@@ -1,6 +1,7 @@
 //! How far masks can be trusted, class by class, where there is no truth: by their agreement with other masks of the same
 //! images, those that a round learned from for one. How well that ranks classes is measured in docs/guide/own-data.md.
 
+use super::mask_faults::MaskFault;
 use super::page::{escaped, swatch};
 use super::review_sections::bar;
 use super::summary::Summary;
@@ -24,11 +25,20 @@ struct ClassTrust {
     class: String,
     /// IoU between the two masks over all images, in percent; nothing where neither shows the class.
     agreement: Option<f64>,
+    /// What is plainly wrong with most of its masks: both rounds may agree on that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<MaskFault>,
 }
 
 impl ClassTrust {
     fn advice(&self) -> &'static str {
         match self.agreement {
+            Some(_) if self.fault == Some(MaskFault::MarksCorners) => {
+                "marks corners: do not use without checking each mask"
+            }
+            Some(_) if self.fault == Some(MaskFault::IsEmpty) => {
+                "most masks are empty: more time, or more images"
+            }
             None => "found nowhere: check its tags",
             Some(iou) if iou >= STABLE_FROM => "stable: look at a few masks",
             Some(iou) if iou >= LOW_BELOW => "look at the least sure images first",
@@ -46,7 +56,12 @@ impl Trust {
         let scores = summary.agreement.scores(&summary.classes);
         let classes: Vec<ClassTrust> = scores.per_class[1..]
             .iter()
-            .map(|scores| ClassTrust { class: scores.name.clone(), agreement: scores.iou })
+            .zip(&summary.per_class[1..])
+            .map(|(scores, sum)| ClassTrust {
+                class: scores.name.clone(),
+                agreement: scores.iou,
+                fault: sum.faults.fault(),
+            })
             .collect();
         let known: Vec<f64> = classes.iter().filter_map(|class| class.agreement).collect();
         let mean = (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64);
@@ -113,5 +128,21 @@ mod tests {
         let row = |name: &str| table.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
         assert!(row("dog").contains("stable") && row("cat").contains("do not use"), "{table}");
         assert!(trust.html(&summary).contains("over 1 image."));
+    }
+
+    #[test]
+    fn classes_in_the_corners_of_the_pictures_are_not_stable_however_much_rounds_agree() {
+        let mut summary = Summary::new(&Classes::from_names(["dog", "cat"]).unwrap(), 0.5);
+        for name in ["a", "b", "c", "d"] {
+            let mut reviewed = review(name, Some(vec![1, 2]), [1.0, 0.9, 0.9]);
+            reviewed.agreement = vec![(0, 0, 50), (1, 1, 40), (2, 2, 10)];
+            reviewed.areas = vec![(1, 40), (2, 10)];
+            reviewed.corner_classes = if name < "c" { vec![1] } else { vec![] };
+            assert!(summary.add(&reviewed));
+        }
+        let table = Trust::new(&summary).unwrap().table();
+        let row = |name: &str| table.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+        assert!(row("dog").contains("marks corners") && row("cat").contains("stable"), "{table}");
+        assert_eq!(summary.fault_sentences().len(), 1);
     }
 }
