@@ -357,11 +357,15 @@ fn measured_speed(device: &Device, precision: Precision) -> anyhow::Result<Speed
         let options = SegmenterOptions { precision, ..SegmenterOptions::default() };
         let segmenter = Segmenter::new(&model, device, options)?;
         let image = RgbImage::new(448, 448);
-        // The first pass loads and compiles what later ones find ready.
+        // The first pass loads and compiles what later ones find ready; the fastest is the least disturbed by other work.
         segmenter.score(&image)?;
-        let started = Instant::now();
-        segmenter.score(&image)?;
-        Ok(started.elapsed().as_secs_f64())
+        let mut fastest = f64::INFINITY;
+        for _ in 0..3 {
+            let started = Instant::now();
+            segmenter.score(&image)?;
+            fastest = fastest.min(started.elapsed().as_secs_f64());
+        }
+        Ok(fastest)
     };
     let threads = rayon::current_num_threads() as f64;
     let pass_in_use = pass(precision)?;

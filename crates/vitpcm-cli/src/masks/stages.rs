@@ -8,6 +8,9 @@ use crate::session::Session;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+/// All images are trained on, since all of them get masks; no true masks of a validation split choose anything.
+const ALL_IMAGES: [&str; 2] = ["--val-share", "0"];
+
 /// Where a job keeps its files. What only serves to go on lies in a hidden folder, which readers of masks pass over.
 pub(crate) struct Folders {
     data: PathBuf,
@@ -106,10 +109,9 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
         let mut words = words(["vitpcm", "train", "--data"]);
         words.extend([folders.data.clone().into(), "--out".into(), folders.round(round).into()]);
         words.extend(["--epochs".into(), epochs.to_string().into()]);
+        words.extend(ALL_IMAGES.map(OsString::from));
         let mut set = |setting: String| words.extend(["--set".into(), setting.into()]);
         set(format!("schedule.unfreeze={}", way.blocks));
-        // All images are trained on: all of them get masks.
-        set("validation.held_out=0".to_owned());
         if way.pool > 0 {
             set(format!("model.grid={}", way.grid));
             set(format!("views.pool={}", way.pool));
@@ -144,6 +146,7 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
             let mut chosen = words(["vitpcm", "propose", "--data"]);
             chosen.extend([folders.data.clone().into(), "--masks".into(), folders.masks_of(1).into()]);
             chosen.extend(["--out".into(), learned_from.clone().into()]);
+            chosen.extend(ALL_IMAGES.map(OsString::from));
             chosen.extend(["--max-images".into(), plan.images_for_heads.to_string().into()]);
             stages.push(Stage { what: "checking these masks", words: chosen, start: Start::Anew });
         }
@@ -185,14 +188,14 @@ mod tests {
         assert_eq!(
             lines(&[20, 10]),
             [
-                "vitpcm train --data 'my leaves' --out out/.masks/round-1 --epochs 20 --set schedule.unfreeze=5 \
-                 --set validation.held_out=0",
+                "vitpcm train --data 'my leaves' --out out/.masks/round-1 --epochs 20 --val-share 0 \
+                 --set schedule.unfreeze=5",
                 "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-1/model.safetensors \
                  --size 448 --crf --format png --out out/.masks/masks-1 --no-report",
-                "vitpcm propose --data 'my leaves' --masks out/.masks/masks-1 --out out/.masks/chosen-masks \
+                "vitpcm propose --data 'my leaves' --masks out/.masks/masks-1 --out out/.masks/chosen-masks --val-share 0 \
                  --max-images 300",
-                "vitpcm train --data 'my leaves' --out out/.masks/round-2 --epochs 10 --set schedule.unfreeze=5 \
-                 --set validation.held_out=0 --pseudo-masks out/.masks/chosen-masks",
+                "vitpcm train --data 'my leaves' --out out/.masks/round-2 --epochs 10 --val-share 0 \
+                 --set schedule.unfreeze=5 --pseudo-masks out/.masks/chosen-masks",
                 "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-2/model.safetensors \
                  --size 672 --crf --format png,overlay --out out --compare out/.masks/chosen-masks",
             ]
@@ -217,7 +220,7 @@ mod tests {
         for line in [&lines[0], &lines[3]] {
             assert!(
                 line.contains(
-                    "--set schedule.unfreeze=2 --set validation.held_out=0 --set model.grid=24 --set views.pool=3 \
+                    "--val-share 0 --set schedule.unfreeze=2 --set model.grid=24 --set views.pool=3 \
                      --set schedule.effective_batch=8 --batch 8 --features out/.masks/features"
                 ),
                 "{line}"
