@@ -145,8 +145,8 @@ impl Segmenter {
     /// tags: what is in the image, as names or numbers; "predict": what the model finds, from the probability threshold on;
     /// None: every class competes in every pixel. size: side in pixels for the network [default: the model's own]. scales: scores
     /// are averaged over these multiples of the size. flip: and over the image and its mirror image. crf: True or a Crf:
-    /// the mask is refined. fill_unsure: wide areas that are no sure background go to the likeliest class. The interpreter's
-    /// lock is released meanwhile.
+    /// the mask is refined. fill_unsure: large uncertain background regions are assigned to the next most likely class.
+    /// The interpreter's lock is released meanwhile.
     #[pyo3(signature = (image, tags = Some(Tags::Word("predict".to_owned())), *, threshold = 0.5, size = None,
                         scales = None, flip = false, crf = CrfChoice::Default(false), fill_unsure = false))]
     #[pyo3(

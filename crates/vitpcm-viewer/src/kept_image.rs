@@ -73,7 +73,7 @@ pub(crate) struct MaskWish {
     /// Strength of the CRF: its paper's weights times this. Without it, no CRF.
     #[serde(default)]
     pub(crate) crf: Option<f32>,
-    /// Whether wide areas that are no sure background go to the likeliest of the tags.
+    /// Whether large uncertain background regions go to the next most likely of the tags.
     #[serde(default)]
     pub(crate) fill: bool,
     #[serde(default)]

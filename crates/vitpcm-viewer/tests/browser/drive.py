@@ -203,7 +203,7 @@ def drive(page, photos, folder):
     assert page.mask() == refined
     page.screenshot("viewer-light")
 
-    step("unsure areas filled, and the mask before that")
+    step("uncertain regions filled, and the mask before that")
     page.keys("f")
     page.wait_for_mask(", filled ·")
     page.keys("f")
