@@ -1,4 +1,4 @@
-# The commands of docs/lab/paper.md and docs/lab/cam.md, table by table; paste what you need.
+# The commands of docs/lab/paper.md and docs/lab/cam.md, table by table; paste what you need. `vitpcm-lab`: cargo install --path crates/vitpcm-lab
 V=VOCdevkit/VOC2012              # the devkit
 W=dinov2s.safetensors            # the backbone's weights
 val=$V/ImageSets/Segmentation/val.txt
@@ -37,20 +37,20 @@ vitpcm verify --images $D/train2014 --masks coco-pseudo-masks --weights resnet10
     --val-images $D/val2014 --val-truth coco-truth
 
 # Table D: foreground against a self-supervised ViT
-vitpcm attention $V/JPEGImages --list $val --weights dinov2s.pt --out attention          # attention/head-1 … head-6, attention/mean
-vitpcm evaluate --foreground --pred attention/head-* --truth $V/SegmentationClass --list $val      # the best head, by the truth
-vitpcm evaluate --foreground --pred attention/mean --truth $V/SegmentationClass --list $val        # one mask an image
+vitpcm-lab attention $V/JPEGImages --list $val --weights dinov2s.pt --out attention          # attention/head-1 … head-6, attention/mean
+vitpcm-lab foreground --pred attention/head-* --truth $V/SegmentationClass --list $val      # the best head, by the truth
+vitpcm-lab foreground --pred attention/mean --truth $V/SegmentationClass --list $val        # one mask an image
 vitpcm segment $V/JPEGImages --tags-file $V --split val --out masks                      # or --no-tags; --crf
-vitpcm evaluate --foreground --pred masks --truth $V/SegmentationClass --list $val
+vitpcm-lab foreground --pred masks --truth $V/SegmentationClass --list $val
 
 # Table 3: CAM against PCM
 common="--data $V --skip-difficult --batch 32 --epochs 5 --set validation.every_epochs=5 --set validation.max_images=1449"
-pcm="--localisation pcm --set model.conditioning=none --set losses.et_target=none"
-vitpcm train $common --out cam-vit      --weights dinov2s.safetensors  --localisation cam
+pcm="--set model.conditioning=none --set losses.et_target=none"
+vitpcm-lab cam $common --out cam-vit      --weights dinov2s.safetensors
 vitpcm train $common --out pcm-vit      --weights dinov2s.safetensors  $pcm
-vitpcm train $common --out cam-resnet   --weights resnet50.safetensors --localisation cam
+vitpcm-lab cam $common --out cam-resnet   --weights resnet50.safetensors
 vitpcm train $common --out pcm-resnet   --weights resnet50.safetensors $pcm
-vitpcm train $common --out cam-xception --weights none --backbone xception --localisation cam   # or --weights xception.safetensors
+vitpcm-lab cam $common --out cam-xception --weights none --backbone xception   # or --weights xception.safetensors
 vitpcm train $common --out pcm-xception --weights none --backbone xception $pcm
 
 # Figures 4, 6, S1, S2: maps and masks

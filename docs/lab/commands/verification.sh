@@ -1,15 +1,16 @@
-# The commands of docs/lab/verification.md; paste what you need.
+# The commands of docs/lab/verification.md; paste what you need. `vitpcm-lab`: cargo install --path crates/vitpcm-lab
 
 # 69.0: the mean of two trainings on filled masks
-vitpcm segment VOC2012/JPEGImages --split training --tags-file VOC2012 --skip-difficult --crf --crf-iterations 5 --fill-unsure --out filled
+vitpcm segment VOC2012/JPEGImages --split training --tags-file VOC2012 --skip-difficult --crf --crf-set iterations=5 --fill-unsure --out filled
 common="--images VOC2012/JPEGImages --masks filled --list train.txt --classes voc --weights resnet50.safetensors --batch 16 --set crops.side=449 --set crops.scales=[0.5,2.0]
     --set crops.colour_probability=0.5 --set crops.compare_at=pixels --set crops.seen_at=one-scale --set schedule.rate=1.2e-3
     --val-images VOC2012/JPEGImages --val-truth VOC2012/SegmentationClass --val-list val.txt"
 vitpcm verify $common --steps 12752 --seed 1 --out masks-only                # train.txt: the 10,582 names of trainaug
+# The second one had a teacher (feature distillation), which later versions do not have: commit b4088d9.
 vitpcm verify $common --steps 9514 --teacher embedded --set teacher.weight=3 --out taught
-vitpcm model average masks-only/model.safetensors taught/model.safetensors --out mean.safetensors
+vitpcm-lab average masks-only/model.safetensors taught/model.safetensors --out mean.safetensors
 mkdir val && xargs -I NAME cp VOC2012/JPEGImages/NAME.jpg val < VOC2012/ImageSets/Segmentation/val.txt
-vitpcm segment val --model mean.safetensors --scales 0.5,0.75,1,1.25,1.5 --flip --crf --crf-iterations 5 --out verified
+vitpcm segment val --model mean.safetensors --scales 0.5,0.75,1,1.25,1.5 --flip --crf --crf-set iterations=5 --out verified
 vitpcm evaluate --pred verified --truth VOC2012/SegmentationClass --classes voc
 
 # The picture of the course
@@ -19,14 +20,14 @@ python scripts/draw_curve.py docs/runs/voc-verification-filled.csv curve.svg
 vitpcm evaluate --pred masks --truth SegmentationClassAug --classes voc --list trainaug.txt
 
 # Means of weights, 250 val images
-vitpcm model average closed/model.safetensors open/model.safetensors changed/model.safetensors --out mean.safetensors
-vitpcm segment val250 --model mean.safetensors --crf --crf-iterations 5 --out masks && vitpcm evaluate --pred masks --truth SegmentationClass --classes voc
+vitpcm-lab average closed/model.safetensors open/model.safetensors changed/model.safetensors --out mean.safetensors
+vitpcm segment val250 --model mean.safetensors --crf --crf-set iterations=5 --out masks && vitpcm evaluate --pred masks --truth SegmentationClass --classes voc
 
 # What two networks agree on, 400 training images
-vitpcm join crf-masks other-masks --agreed --out agreed-masks
+vitpcm-lab join crf-masks other-masks --agreed --out agreed-masks
 vitpcm evaluate --pred agreed-masks --truth SegmentationClassAug --classes voc --json FILE    # the last column of `confusion` is what is ignored
 
-# A teacher's features on two CPU cores: 125 val images
+# A teacher's features on two CPU cores: 125 val images (commit b4088d9)
 vitpcm verify --images train400 --masks crf-masks --classes voc --val-images val --val-truth SegmentationClass --weights resnet50.safetensors --teacher embedded --set teacher.weight=3 --out taught --steps 250 --batch 8 \
     --set crops.side=129 --set crops.seen_at=one-scale --set crops.compare_at=pixels --set schedule.rate=6e-4 --set schedule.ramp_steps=60
 vitpcm segment val125 --model taught/model.safetensors --out masks && vitpcm evaluate --pred masks --truth SegmentationClass --classes voc
