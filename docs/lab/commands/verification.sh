@@ -27,11 +27,6 @@ vitpcm segment val250 --model mean.safetensors --crf --crf-set iterations=5 --ou
 vitpcm-lab join crf-masks other-masks --agreed --out agreed-masks
 vitpcm evaluate --pred agreed-masks --truth SegmentationClassAug --classes voc --json FILE    # the last column of `confusion` is what is ignored
 
-# A teacher's features on two CPU cores: 125 val images (commit b4088d9)
-vitpcm verify --images train400 --masks crf-masks --classes voc --val-images val --val-truth SegmentationClass --weights resnet50.safetensors --teacher embedded --set teacher.weight=3 --out taught --steps 250 --batch 8 \
-    --set crops.side=129 --set crops.seen_at=one-scale --set crops.compare_at=pixels --set schedule.rate=6e-4 --set schedule.ramp_steps=60
-vitpcm segment val125 --model taught/model.safetensors --out masks && vitpcm evaluate --pred masks --truth SegmentationClass --classes voc
-
 # The loss at points and at pixels, on drawn scenes, for seeds 0 and 1, scored on the images that it learns from
 vitpcm demo --data-only u
 vitpcm verify --images u/images --masks u/masks --val-images u/images --val-truth u/masks --classes u/classes.txt --backbone resnet-nano --batch 8 --steps 700 --seed 0 --scales 1 \
