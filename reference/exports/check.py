@@ -1,7 +1,7 @@
 """Reads exported masks with the readers of the tools they are for, and compares them with the masks themselves.
 
     python check.py            the small files beside this script, which crates/vitpcm-exports/tests hold fixed
-    python check.py FOLDER     what `vitpcm export MASKS --images DIR --out FOLDER --format png,coco,…` wrote
+    python check.py FOLDER     what `vitpcm export MASKS --images DIR --out FOLDER --format png,coco,…` wrote; psa and irn are `vitpcm-lab scores`'
     python check.py FOLDER coco yolo    only these
 
 Formats that a folder lacks, and tools that are not installed, are named and passed over. Needs numpy and pillow, and
