@@ -140,11 +140,8 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
     if config.model.localisation != localisation && localisation == LocalisationKind::Cam {
         return Err(usage(anyhow!("model.localisation of the run or of --set is not `cam`")));
     }
-    // Kept features are computed by frozen blocks alone, which may run in the precision of inference.
-    let (device, precision) = match config.views.pool {
-        0 => session.open_device_to_train()?,
-        _ => session.open_device()?,
-    };
+    // In 8 bits are only the frozen blocks.
+    let (device, precision) = session.open_device()?;
     let job = TrainJob {
         data,
         config,

@@ -1,6 +1,6 @@
 //! The stages of a job as command lines: what `vitpcm masks` runs is what it prints.
 
-use super::plan::Plan;
+use super::plan::{Plan, Way};
 use crate::folder_record::FolderRecord;
 use crate::mask_formats::Format;
 use crate::outcome::Outcome;
@@ -112,11 +112,13 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
         words.extend(ALL_IMAGES.map(OsString::from));
         let mut set = |setting: String| words.extend(["--set".into(), setting.into()]);
         set(format!("schedule.unfreeze={}", way.blocks));
-        if way.pool > 0 {
+        if way != Way::FULL {
             set(format!("model.grid={}", way.grid));
-            set(format!("views.pool={}", way.pool));
             set(format!("schedule.effective_batch={}", way.batch));
             words.extend(["--batch".into(), way.batch.to_string().into()]);
+        }
+        if way.pool > 0 {
+            words.extend(["--set".into(), format!("views.pool={}", way.pool).into()]);
             words.extend(["--features".into(), folders.features().into()]);
         }
         Stage { what, words, start: Start::FromRun(folders.round(round)) }
@@ -169,11 +171,10 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Way;
     use super::*;
 
     fn lines(rounds: &[usize]) -> Vec<String> {
-        lines_of(Way { size: 448, grid: 28, blocks: 5, batch: 32, pool: 0 }, rounds)
+        lines_of(Way::FULL, rounds)
     }
 
     fn lines_of(way: Way, rounds: &[usize]) -> Vec<String> {
@@ -220,8 +221,8 @@ mod tests {
         for line in [&lines[0], &lines[3]] {
             assert!(
                 line.contains(
-                    "--val-share 0 --set schedule.unfreeze=2 --set model.grid=24 --set views.pool=3 \
-                     --set schedule.effective_batch=8 --batch 8 --features out/.masks/features"
+                    "--val-share 0 --set schedule.unfreeze=2 --set model.grid=24 --set schedule.effective_batch=8 \
+                     --batch 8 --set views.pool=3 --features out/.masks/features"
                 ),
                 "{line}"
             );
