@@ -31,12 +31,12 @@ impl From<Preset> for CrfPreset {
 pub(crate) struct CrfOptions {
     /// Settings to start from
     #[arg(long = "crf-preset", value_enum, default_value = "vit-pcm", help_heading = "Dense CRF")]
-    preset: Preset,
+    crf_preset: Preset,
     /// Change one setting: iterations, gaussian-weight, gaussian-sigma (pixels), bilateral-weight, bilateral-sigma-xy (pixels),
     /// bilateral-sigma-rgb (grey levels), floor (of probabilities) or normalization (none, before, after, symmetric); may be
     /// repeated
     #[arg(long = "crf-set", value_name = "KEY=VALUE", help_heading = "Dense CRF")]
-    set: Vec<Setting>,
+    crf_set: Vec<Setting>,
 }
 
 /// One parameter with its value.
@@ -86,8 +86,8 @@ fn normalization(name: &str) -> Result<CrfNormalization, String> {
 
 impl CrfOptions {
     pub(crate) fn params(&self) -> CrfParams {
-        let mut params = CrfPreset::from(self.preset).params();
-        for setting in &self.set {
+        let mut params = CrfPreset::from(self.crf_preset).params();
+        for setting in &self.crf_set {
             match *setting {
                 Setting::Iterations(value) => params.iterations = value,
                 Setting::GaussianWeight(value) => params.gaussian_weight = value,
@@ -117,7 +117,7 @@ mod tests {
             normalization: CrfNormalization::After,
             ..CrfPreset::Deeplab.params()
         };
-        assert_eq!(CrfOptions { preset: Preset::Deeplab, set }.params(), expected);
+        assert_eq!(CrfOptions { crf_preset: Preset::Deeplab, crf_set: set }.params(), expected);
     }
 
     #[test]

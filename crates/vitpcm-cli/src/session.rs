@@ -17,7 +17,7 @@ pub struct Common {
     /// Where to compute: cpu, cuda, cuda:N or metal [default: the best that this build and machine have]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Common options")]
     device: Option<DeviceName>,
-    /// Compute precision: f32, bf16 or int8 [default: bf16 on NVIDIA GPUs, int8 for inference on CPUs with VNNI, else f32]
+    /// Compute precision: f32, bf16 or int8 [default: bf16 on NVIDIA GPUs, int8 on CPUs with VNNI, where trained blocks stay f32; else f32]
     #[arg(long, global = true, value_name = "NAME", value_parser = precision, help_heading = "Common options")]
     precision: Option<Precision>,
     /// Number of threads [default: all cores]

@@ -174,8 +174,14 @@ const CASES: [Case; 13] = [
 ];
 
 /// Commands without a file of their own to read, or to write.
-const OTHERS: [(&str, &[&str]); 4] =
-    [("demo", &["--out", "--data-only"]), ("man", &["--out"]), ("serve", &["--model"]), ("completions", &[])];
+const OTHERS: [(&str, &[&str]); 5] = [
+    ("demo", &["--out", "--data-only"]),
+    ("man", &["--out"]),
+    ("serve", &["--model"]),
+    ("completions", &[]),
+    // A cache: its files have names of their own.
+    ("train", &["--features"]),
+];
 
 struct Stage(tempfile::TempDir);
 

@@ -58,7 +58,6 @@ fn masks_one_level_down_are_found_by_every_reader_and_it_says_so() {
 
     says(here, "evaluate --pred masks --truth data/masks", 0, down);
     says(here, "evaluate --pred data/masks --truth masks", 0, down);
-    says(here, "join masks data/masks --out joined", 0, down);
     let refine = "refine --images data/images --scores masks/npz --out refined";
     says(here, refine, 0, "masks/npz: looked one level down, in masks/npz/images");
     says(here, "export masks --images data/images --out exports --format coco,yolo", 0, down);
@@ -77,7 +76,6 @@ fn a_data_set_named_as_truth_stands_for_its_masks() {
     run(made.path(), "segment data --model model.safetensors --tags-file data --out masks", 0);
     let words = "data: a data set; its true masks are in data/masks";
     says(made.path(), "evaluate --pred masks --truth data", 0, words);
-    says(made.path(), "evaluate --pred masks --truth data --foreground", 0, words);
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn a_report_holds_everything_loads_nothing_and_names_stay_text() {
         scratch.path("scenes/images").join(hostile_file),
     )
     .unwrap();
-    let (_, stderr) = scratch.check(&segment(&["scenes/images", "--report-pictures=3"]), 0);
+    let (_, stderr) = scratch.check(&segment(&["scenes/images"]), 0);
     assert!(stderr.contains("the report is out/report.html"), "{stderr}");
     let html = scratch.report("out");
     assert!(
@@ -75,7 +75,7 @@ fn a_report_holds_everything_loads_nothing_and_names_stay_text() {
         "{}",
         &html[..9000]
     );
-    assert_eq!(num_cards(&html), 3);
+    assert_eq!(num_cards(&html), 7);
     assert!(!html.contains("<script>alert") && !html.contains("<img src=x"));
     assert!(html.contains("&lt;img src=x onerror=alert(2)&gt; &amp; &#39;co&#39; #1%41"));
     assert!(html.contains(
@@ -89,7 +89,7 @@ fn a_report_holds_everything_loads_nothing_and_names_stay_text() {
     assert!(
         html.contains("vitpcm segment --model=model.safetensors --size=64 --no-tags --out=out scenes/images")
     );
-    assert!(html.contains("<code>--report-pictures</code></th><td><code>3</code>"));
+    assert!(html.contains("<code>--size</code></th><td><code>64</code>"));
 }
 
 #[test]

@@ -60,8 +60,8 @@ fn every_command_ends_at_once_where_it_has_nothing_to_save() {
     let folder = tempfile::tempdir().unwrap();
     let status = Command::new("mkfifo").arg(folder.path().join("silent.toml")).status().unwrap();
     assert!(status.success());
-    let commands = "demo train verify segment serve refine join evaluate attention export data_inspect \
-                    model_inspect model_convert model_average model_fit-tags model_check-tags model_random completions man";
+    let commands = "demo train verify segment serve refine evaluate export propose masks data_inspect \
+                    model_inspect model_convert model_fit-tags model_check-tags completions man";
     for command in commands.split_whitespace() {
         // Waits for ever for somebody who writes its options.
         let child = start(folder.path(), &format!("{} --config silent.toml", command.replace('_', " ")));

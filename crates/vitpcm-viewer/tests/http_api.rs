@@ -83,7 +83,7 @@ fn every_format_can_be_downloaded_alone_and_for_several_images() {
     let server = TestServer::start(segmenter(), Limits::default());
     let ids = [keep(&server, "a.png", &picture(1)), keep(&server, "A.png", &picture(2))];
     let formats = server.get("/api/model").json()["formats"].as_array().unwrap().clone();
-    assert!(formats.len() >= 12);
+    assert!(formats.len() >= 10);
     for format in formats {
         for num_images in [1, 2] {
             let images: Vec<_> =

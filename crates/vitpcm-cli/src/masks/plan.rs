@@ -3,16 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Images that the first round must see before a folder has been looked at, and after which nothing more is gained.
-const IMAGES_SEEN: [usize; 2] = [6_400, 128_000];
-/// Epochs of the first round: fewer leave the scores unsettled, more than this were never measured to help.
-const EPOCHS: [usize; 2] = [4, 20];
-/// Epochs that the first round of a very small folder may take to see enough images.
+/// Steps that the first round of a small folder should take, for as many epochs as this.
+const STEPS: usize = 200;
 const EPOCHS_OF_FEW_IMAGES: usize = 60;
-/// Epochs of the first round from which a third round is worth its time; below, they are better spent on the first two.
-const EPOCHS_BEFORE_A_THIRD_ROUND: usize = 10;
+/// Images after which a first round gains nothing more; large folders are seen less often.
+const MOST_IMAGES_SEEN: usize = 128_000;
 /// Images that linear heads are fitted to: as many as this share of the time allows, within these bounds.
-const SHARE_FOR_HEADS: f64 = 0.2;
+const SHARE_FOR_HEADS: f64 = 0.15;
 const IMAGES_FOR_HEADS: [usize; 2] = [60, 600];
 /// Passes of the network for each of them: the whole image and its quarters.
 const PASSES_FOR_HEADS: f64 = 5.0;
@@ -44,20 +41,41 @@ pub(crate) struct Way {
     pub(crate) batch: usize,
     /// Sets of views of which the frozen blocks' features are kept; 0 draws new views in every epoch.
     pub(crate) pool: usize,
+    /// Epochs of the first round: fewer leave the scores unsettled, more were never measured to help.
+    epochs: [usize; 2],
+    /// Epochs of the first round from which a third round is worth its time; below, they are better spent on the first two.
+    epochs_before_a_third_round: usize,
 }
 
 impl Way {
     /// The settings of `train`.
-    pub(crate) const FULL: Way = Way { size: SIZE, grid: 28, blocks: 5, batch: 32, pool: 0 };
-}
+    pub(crate) const FULL: Way = Way {
+        size: SIZE,
+        grid: 28,
+        blocks: 5,
+        batch: 32,
+        pool: 0,
+        epochs: [4, 20],
+        epochs_before_a_third_round: 10,
+    };
 
-/// From the best to the quickest. The second sees smaller images in smaller steps;
-/// the last trains fewer blocks on views that it repeats, and keeps the features of the frozen ones.
-const WAYS: [Way; 3] = [
-    Way::FULL,
-    Way { size: SIZE, grid: 24, blocks: 5, batch: 16, pool: 0 },
-    Way { size: SIZE, grid: 24, blocks: 2, batch: 8, pool: 3 },
-];
+    /// Smaller images, and a quarter of the epochs in smaller steps.
+    const SHORT: Way =
+        Way { grid: 24, batch: 8, epochs: [3, 6], epochs_before_a_third_round: 4, ..Way::FULL };
+
+    /// Where there is no time for that: few blocks, on views that are repeated and whose frozen features are kept.
+    pub(super) const SHORTEST: Way = Way { blocks: 2, pool: 2, epochs: [1, 6], ..Way::SHORT };
+
+    /// Epochs of the first round, at most.
+    fn most_epochs(&self, num_images: usize) -> usize {
+        let per_epoch = |images: usize| images.div_ceil(num_images.max(1));
+        let [least, most] = self.epochs;
+        match per_epoch(STEPS * self.batch) {
+            few_images if few_images > most => few_images.min(EPOCHS_OF_FEW_IMAGES),
+            _ => most.min(per_epoch(MOST_IMAGES_SEEN)).max(least),
+        }
+    }
+}
 
 /// What the plan is made from.
 #[derive(Clone, Debug)]
@@ -110,33 +128,27 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(situation: &Situation) -> Plan {
-        let per_epoch = |images: usize| images.div_ceil(situation.num_images.max(1));
-        let most = match per_epoch(IMAGES_SEEN[0]) {
-            few_images if few_images > EPOCHS[1] => few_images.min(EPOCHS_OF_FEW_IMAGES),
-            _ => EPOCHS[1].min(per_epoch(IMAGES_SEEN[1])).max(EPOCHS[0]),
-        };
         let budget = situation.minutes * 60.0;
-        let costs = WAYS.map(|way| Costs::new(situation, way));
-        // Several rounds are worth more than larger images; a later round takes half as long as the first.
-        for costs in costs {
-            for (num_rounds, least) in [(3, EPOCHS_BEFORE_A_THIRD_ROUND), (2, EPOCHS[0])] {
+        let costs = [Way::FULL, Way::SHORT].map(|way| Costs::new(situation, way));
+        // A further round is worth more than larger images and more epochs; a later round takes half as long as the first.
+        for num_rounds in [3, 2, 1] {
+            for costs in costs {
+                let Way { epochs: [least, _], epochs_before_a_third_round, .. } = costs.way;
+                let least = if num_rounds == 3 { epochs_before_a_third_round } else { least };
+                let most = costs.way.most_epochs(situation.num_images);
                 let epochs = (budget - costs.fixed(num_rounds)) / costs.epoch;
                 let first = (epochs / (1.0 + (num_rounds - 1) as f64 / 2.0)).min(most as f64);
                 if first >= least.min(most) as f64 {
                     let mut rounds = vec![(first / 2.0).round() as usize; num_rounds];
                     rounds[0] = first as usize;
                     let (plan, larger) = (costs.plan(rounds.clone()), costs.with_large_masks().plan(rounds));
-                    return if larger.seconds <= budget { larger } else { plan };
+                    return if num_rounds > 1 && larger.seconds <= budget { larger } else { plan };
                 }
             }
         }
-        // One round that settles, by the best way that allows one; else the quickest there is.
-        let plans = costs.map(|costs| {
-            let epochs = (budget - costs.fixed(1)) / costs.epoch;
-            costs.plan(vec![epochs.clamp(1.0, most as f64) as usize])
-        });
-        let settles = |plan: &&Plan| plan.rounds[0] >= EPOCHS[0] && plan.seconds <= budget;
-        plans.iter().find(settles).unwrap_or(&plans[WAYS.len() - 1]).clone()
+        let costs = Costs::new(situation, Way::SHORTEST);
+        let epochs = (budget - costs.fixed(1)) / costs.epoch;
+        costs.plan(vec![epochs.clamp(1.0, costs.way.most_epochs(situation.num_images) as f64) as usize])
     }
 }
 
@@ -216,7 +228,7 @@ mod tests {
         pass: 0.17,
         training_pass: 0.4,
         files: 0.02,
-        crf_megapixel: 1.2,
+        crf_megapixel: 0.5,
         heads_image: 0.33,
         round: 5.0,
     };
@@ -243,7 +255,7 @@ mod tests {
     fn a_gpu_does_three_full_rounds_of_a_usual_folder_within_its_minutes() {
         for num_images in [400, 500, 600] {
             let plan = plan(num_images, 4.0, GPU);
-            assert_eq!((plan.way, plan.final_size), (WAYS[0], LARGE_SIZE));
+            assert_eq!((plan.way, plan.final_size), (Way::FULL, LARGE_SIZE));
             assert_eq!(plan.rounds, [20, 10, 10]);
             assert!(plan.seconds < 240.0, "{num_images}: {plan:?}");
         }
@@ -258,9 +270,9 @@ mod tests {
     }
 
     #[test]
-    fn ten_minutes_of_a_laptop_go_to_two_rounds_on_kept_features() {
+    fn ten_minutes_of_a_laptop_are_enough_for_a_short_round() {
         let plan = plan(300, 10.0, TWO_CORES);
-        assert!(plan.rounds.len() == 2 && plan.way.pool > 0 && plan.seconds <= 600.0, "{plan:?}");
+        assert!(plan.way == Way::SHORT && plan.rounds == [3] && plan.seconds <= 600.0, "{plan:?}");
     }
 
     #[test]
@@ -272,7 +284,7 @@ mod tests {
     #[test]
     fn with_too_little_time_the_quickest_plan_is_taken_and_says_how_long_it_takes() {
         let plan = plan(600, 1.0, TWO_CORES);
-        assert_eq!((plan.way, &plan.rounds[..]), (WAYS[2], &[1][..]));
+        assert_eq!((plan.way, &plan.rounds[..]), (Way::SHORTEST, &[1][..]));
         assert!(plan.seconds > 60.0, "{plan:?}");
     }
 
@@ -296,7 +308,7 @@ mod tests {
     #[test]
     fn a_large_folder_is_seen_less_often() {
         let plan = plan(40_000, 600.0, GPU);
-        assert_eq!(plan.rounds, [EPOCHS[0], 2, 2]);
+        assert_eq!(plan.rounds, [4, 2, 2]);
     }
 
     #[test]
