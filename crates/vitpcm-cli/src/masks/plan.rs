@@ -157,8 +157,9 @@ impl Plan {
 struct Costs {
     way: Way,
     final_size: usize,
-    /// An epoch of training.
+    /// An epoch of training, and a round's first one, in which all blocks are frozen.
     epoch: f64,
+    warmup: f64,
     /// The features that are kept.
     pool: f64,
     /// Masks of all images to learn from, and those that are kept.
@@ -181,9 +182,13 @@ impl Costs {
             images * (speed.files + speed.pass * share(size) + speed.crf_megapixel * situation.megapixels)
         };
         let pictures = images * PICTURES * share(way.grid * PATCH);
-        let frozen = pictures * Speed::blocks(speed.pass, (DEPTH - way.blocks) as f64);
-        let trained = BACKWARD * (way.blocks as f64 + BLOCKS_WORTH_OF_HEAD);
-        let trained = pictures * Speed::blocks(speed.training_pass, trained);
+        let frozen = |blocks: usize| pictures * Speed::blocks(speed.pass, blocks as f64);
+        let trained = |blocks: usize| {
+            let blocks = BACKWARD * (blocks as f64 + BLOCKS_WORTH_OF_HEAD);
+            pictures * Speed::blocks(speed.training_pass, blocks)
+        };
+        let never_trained = frozen(DEPTH - way.blocks);
+        let seen_anew = if way.pool == 0 { never_trained } else { 0.0 };
         let heads = speed.heads_image + PASSES_FOR_HEADS * speed.pass;
         let in_time = (SHARE_FOR_HEADS * 60.0 * situation.minutes / heads) as usize;
         let images_for_heads =
@@ -191,8 +196,9 @@ impl Costs {
         Costs {
             way,
             final_size: way.size,
-            epoch: if way.pool == 0 { frozen + trained } else { trained },
-            pool: way.pool as f64 * frozen,
+            epoch: seen_anew + trained(way.blocks),
+            warmup: seen_anew + frozen(way.blocks) + trained(0),
+            pool: way.pool as f64 * never_trained,
             masks: masks(way.size),
             final_masks: masks(way.size),
             large_masks: masks(LARGE_SIZE),
@@ -206,11 +212,12 @@ impl Costs {
         Costs { final_size: LARGE_SIZE, final_masks: self.large_masks, ..self }
     }
 
-    /// All but the training.
+    /// All but the training, and what the first epochs cost less.
     fn fixed(&self, num_rounds: usize) -> f64 {
         let choosing = if num_rounds > 1 { self.choosing } else { 0.0 };
         let rounds = num_rounds as f64;
-        rounds * self.round + (rounds - 1.0) * self.masks + self.final_masks + choosing + self.pool
+        let warmups = rounds * (self.warmup - self.epoch);
+        rounds * self.round + warmups + (rounds - 1.0) * self.masks + self.final_masks + choosing + self.pool
     }
 
     fn plan(&self, rounds: Vec<usize>) -> Plan {
