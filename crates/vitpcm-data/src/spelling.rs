@@ -34,7 +34,7 @@ pub(crate) fn tags_in(cell: &str) -> impl Iterator<Item = &str> {
 
 /// The tags that a tag stands for which joins others of the data set: `rust/miner`, `rust + miner`, `rust & miner`, `rust and miner`.
 /// Nothing where some part is no tag by itself: `black and white` is one thing.
-fn joined_tags<'a>(tag: &'a str, is_tag: impl Fn(&str) -> bool) -> Option<Vec<&'a str>> {
+fn joined_tags(tag: &str, is_tag: impl Fn(&str) -> bool) -> Option<Vec<&str>> {
     let parts: Vec<&str> =
         tag.split(['/', '+', '&']).flat_map(|part| part.split(" and ")).map(str::trim).collect();
     (parts.len() > 1 && parts.iter().all(|part| !part.is_empty() && is_tag(part))).then_some(parts)

@@ -187,7 +187,7 @@ fn coco_annotations_cannot_ask_for_more_pixels_than_are_read() {
     );
     let dataset = folder.open();
     let truth = dataset.truth(0).unwrap();
-    let limits = ImageLimits { max_pixels: 100_000_000, ..ImageLimits::default() };
+    let limits = ImageLimits { max_pixels: 100_000_000 };
     let message = truth.read(dataset.classes(), &limits).unwrap_err().to_string();
     assert!(message.contains("a.jpg") && message.contains("44967295×8"), "{message}");
 }
