@@ -66,7 +66,7 @@ impl PackedBlock {
         }))))
     }
 
-    /// The packed queries, keys and values of the block, as [`attention`](crate::attention) takes them.
+    /// The packed queries, keys and values of the block, as [`attention`](crate::attention()) takes them.
     ///
     /// # Shapes
     /// x `[B, N, D]`, f32; result `[B, N, 3·D]`
