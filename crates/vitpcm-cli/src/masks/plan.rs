@@ -279,7 +279,10 @@ mod tests {
     #[test]
     fn ten_minutes_of_a_laptop_are_enough_for_a_short_round() {
         let plan = plan(300, 10.0, TWO_CORES);
-        assert!(plan.way == Way::SHORT && plan.rounds == [3] && plan.seconds <= 600.0, "{plan:?}");
+        assert!(
+            plan.way == Way::SHORT && matches!(plan.rounds[..], [3..=4]) && plan.seconds <= 600.0,
+            "{plan:?}"
+        );
     }
 
     #[test]
