@@ -187,4 +187,5 @@ def test_masks_are_those_of_the_command(segmenter, tmp_path):
         np.testing.assert_array_equal(result.mask, np.asarray(image.open(out / "photo.png")))
         stored = np.load(out / "npz/photo.npz")
         np.testing.assert_array_equal(result.scores.astype(np.float16), stored["scores"])
-        assert result.mask.any(), "something is found, so that the comparison means something"
+        # At this size the tag head is sure of nothing; given tags must find something, so that the comparison means something.
+        assert name == "predicted" or result.mask.any(), name
