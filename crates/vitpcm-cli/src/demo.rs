@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use vitpcm::{CrfParams, RawScores, Segmenter, SegmenterOptions, TagMode, refined_label_map};
 use vitpcm_data::{DataError, Dataset, DrawnScenes, ImageLimits, OpenOptions, read_image};
 use vitpcm_masks::{ConfusionMatrix, LabelMap, Scores, write_label_png};
-use vitpcm_train::{Ending, InitialBackbone, Start, TrainConfig, TrainData, TrainJob};
+use vitpcm_train::{Ending, InitialBackbone, Start, TrainConfig, TrainData, TrainJob, has_run};
 
 /// The data set: large enough to learn from in minutes on two cores.
 const SIDE: usize = 96;
@@ -63,7 +63,7 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         data: TrainData::of(&dataset, ImageLimits::default()),
         backbone: InitialBackbone::Scratch,
         out: run.clone(),
-        start: Start::Resume,
+        start: if has_run(&run) { Start::Resume } else { Start::Fresh },
         device: device.clone(),
         precision,
         features: None,

@@ -7,7 +7,7 @@ mod untrained;
 use processes::{Stage, ended, leftovers, signal, wait_until};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vitpcm_masks::{Picture, StoredScores};
 
 fn start(folder: &Path, line: &str) -> Child {
@@ -69,5 +69,23 @@ fn every_command_ends_at_once_where_it_has_nothing_to_save() {
         signal(&child, "-TERM");
         let (code, said) = ended(child);
         assert_eq!(code, Some(130), "{command}: {said}");
+    }
+}
+
+#[test]
+fn the_demo_starts_in_a_new_folder_and_goes_on_after_a_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let child = start(folder.path(), "demo --out shown");
+        // The state is there once the training runs; then as much again, so that it steps.
+        let began = Instant::now();
+        while !folder.path().join("shown/run/last").is_dir() && began.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        signal(&child, "-TERM");
+        let (code, said) = ended(child);
+        assert_eq!(code, Some(130), "{said}");
+        assert!(!said.contains("error"), "{said}");
     }
 }
