@@ -10,11 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use candle_core::{DType, Device, Tensor};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use vitpcm_data::TaggedImage;
 use vitpcm_masks::atomic_file;
+use vitpcm_nets::{BackboneConfig, Parameters};
 
 use crate::batch::TaggedBatch;
+use crate::config::{TrainConfig, ViewsConfig};
 use crate::error::Result;
 use crate::fingerprint;
+use crate::pcm_loop::TrainJob;
 
 /// Bytes before the numbers: a fingerprint of what they belong to, a checksum, three sizes.
 const HEADER: usize = 8 + 4 + 3 * 4;
@@ -40,6 +44,43 @@ pub struct FeatureCache {
 }
 
 impl FeatureCache {
+    /// The cache of frozen features, where views are seen again and some blocks stay frozen. Its key stands for all that features
+    /// depend on: frozen weights, pixels and their views, and which images go together.
+    pub(crate) fn of_run(
+        job: &TrainJob,
+        backbone: &BackboneConfig,
+        training: &[TaggedImage],
+        parameters: &Parameters,
+    ) -> Result<Option<Self>> {
+        let TrainConfig { seed, model, views, schedule, .. } = &job.config;
+        let trained = schedule.trained(usize::MAX);
+        let num_blocks = match (backbone, trained.num_frozen_blocks(backbone.depth())) {
+            (BackboneConfig::Vit(_), Some(num_blocks)) if views.pool > 0 => num_blocks,
+            _ => return Ok(None),
+        };
+        let drawn = ViewsConfig { kept_megabytes: 0, pool: 0, ..views.clone() };
+        let mut key = format!(
+            "{seed} {} {num_blocks} {:?} {drawn:?} {} {} {:?}",
+            model.grid, model.normalisation, schedule.batch, schedule.effective_batch, job.precision
+        )
+        .into_bytes();
+        for image in training {
+            let about = std::fs::metadata(&image.path).ok();
+            let state = about.map(|about| (about.len(), about.modified().ok()));
+            key.extend(format!("{} {state:?}\n", image.name).bytes());
+        }
+        let frozen = parameters.iter().filter(|(name, _)| !trained.includes(name, backbone));
+        for (_, tensor) in frozen {
+            let values = tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?;
+            let sum =
+                crc32fast::hash(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
+            key.extend(sum.to_le_bytes());
+        }
+        let folder = job.features.clone().unwrap_or_else(|| job.out.join("features"));
+        let max_bytes = views.kept_megabytes << 20;
+        Ok(Some(Self::open(&folder, fingerprint::of_bytes(key.into_iter()), num_blocks, max_bytes)))
+    }
+
     /// Opens the cache in a folder, which is made with the first batch. Features behind `num_blocks` blocks are kept, up
     /// to `max_bytes` in all; `key` stands for everything but the batch that they depend on.
     pub fn open(folder: &Path, key: u64, num_blocks: usize, max_bytes: u64) -> Self {

@@ -16,17 +16,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
-use candle_core::{DType, Device};
-use vitpcm_data::{Loader, LoaderOptions, TaggedImage};
-use vitpcm_nets::{
-    BackboneConfig, Localisation, Model, ModelInfo, Parameters, Precision, PretrainedBackbone, Storage,
-};
+use candle_core::Device;
+use vitpcm_data::{Loader, LoaderOptions};
+use vitpcm_nets::{Localisation, Model, ModelInfo, Parameters, Precision, PretrainedBackbone, Storage};
 
 use crate::batch::TaggedBatch;
 use crate::batch_stream::{BatchMaker, StepImages, steps_of_epoch};
 use crate::begun_with;
 use crate::checkpoint::{self, Progress};
-use crate::config::{LocalisationKind, TrainConfig, ViewsConfig};
+use crate::config::{LocalisationKind, TrainConfig};
 use crate::ema::Ema;
 use crate::error::{Result, TrainError};
 use crate::events::{Event, RunSummary};
@@ -167,7 +165,7 @@ pub fn train(
     let network = info.network.clone();
     let patch = network.backbone.patch();
     let maker = config.view_maker(patch);
-    let features = feature_cache(job, &network.backbone, &training, &parameters)?.map(Arc::new);
+    let features = FeatureCache::of_run(job, &network.backbone, &training, &parameters)?.map(Arc::new);
     let new_phase = |epoch: usize, parameters: Parameters| -> Result<(PcmStep, Adam, Option<Ema>)> {
         let step =
             PcmStep::new(&network, &config.losses, schedule.trained(epoch), job.precision, parameters)?
@@ -451,42 +449,6 @@ fn loader_options(job: &TrainJob) -> LoaderOptions {
         limits: job.data.limits.clone(),
         pseudo_masks: job.data.pseudo_masks(),
     }
-}
-
-/// The cache of frozen features, where views are seen again and some blocks stay frozen. Its key stands for all that features
-/// depend on: frozen weights, pixels and their views, and which images go together.
-fn feature_cache(
-    job: &TrainJob,
-    backbone: &BackboneConfig,
-    training: &[TaggedImage],
-    parameters: &Parameters,
-) -> Result<Option<FeatureCache>> {
-    let TrainConfig { seed, model, views, schedule, .. } = &job.config;
-    let trained = schedule.trained(usize::MAX);
-    let num_blocks = match (backbone, trained.num_frozen_blocks(backbone.depth())) {
-        (BackboneConfig::Vit(_), Some(num_blocks)) if views.pool > 0 => num_blocks,
-        _ => return Ok(None),
-    };
-    let drawn = ViewsConfig { kept_megabytes: 0, pool: 0, ..views.clone() };
-    let mut key = format!(
-        "{seed} {} {num_blocks} {:?} {drawn:?} {} {} {:?}",
-        model.grid, model.normalisation, schedule.batch, schedule.effective_batch, job.precision
-    )
-    .into_bytes();
-    for image in training {
-        let about = std::fs::metadata(&image.path).ok();
-        let state = about.map(|about| (about.len(), about.modified().ok()));
-        key.extend(format!("{} {state:?}\n", image.name).bytes());
-    }
-    let frozen = parameters.iter().filter(|(name, _)| !trained.includes(name, backbone));
-    for (_, tensor) in frozen {
-        let values = tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?;
-        let sum = crc32fast::hash(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
-        key.extend(sum.to_le_bytes());
-    }
-    let folder = job.features.clone().unwrap_or_else(|| job.out.join("features"));
-    let max_bytes = views.kept_megabytes << 20;
-    Ok(Some(FeatureCache::open(&folder, fingerprint::of_bytes(key.into_iter()), num_blocks, max_bytes)))
 }
 
 /// The validation images, evenly chosen where there are more than asked for.
