@@ -266,7 +266,7 @@ impl ResNet {
 
     /// The same network for passes between which it does not change: its weights are rounded once.
     pub fn for_passes(&self) -> Result<Self> {
-        let dtype = self.precision.dtype();
+        let dtype = self.precision.dtype(self.entrance.device());
         let blocks = self.blocks.iter().map(|block| Ok(block.for_products(dtype)?)).collect::<Result<_>>()?;
         Ok(Self { blocks, ..self.clone() })
     }
@@ -288,7 +288,7 @@ impl ResNet {
         }
         // In f32 on every device: pixels less their mean lose half a grey level in bf16.
         Ok(max_pool(&self.entrance.forward(pixels, None)?, PoolWindows::EverySecond)?
-            .to_dtype(self.precision.dtype())?)
+            .to_dtype(self.precision.dtype(pixels.device()))?)
     }
 
     /// Runs some blocks.

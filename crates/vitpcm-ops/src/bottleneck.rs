@@ -1,7 +1,7 @@
 //! A ResNet's bottleneck blocks, all that are trained as one node of the graph: gradients of parameters are summed where
 //! they are made, and that of a block's input in the product that makes it.
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::conv::{ConvNorm, Residual, conv_norm};
 use crate::linear::rounded;
@@ -18,6 +18,11 @@ pub struct ConvLayer {
 }
 
 impl ConvLayer {
+    /// Where its weight is.
+    pub fn device(&self) -> &Device {
+        self.weight.device()
+    }
+
     /// A layer; the weight is `[O, k, k, C]`.
     pub fn new(weight: Tensor, norm: ConvNorm) -> Self {
         Self { weight, for_products: None, norm }
