@@ -1,9 +1,10 @@
 //! `train --weights`: what the backbone starts from, and how that is named in messages, settings and model files.
 
+use crate::embedded_model;
 use anyhow::bail;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use vitpcm::{Device, EMBEDDED_BACKBONE, EMBEDDED_NAME, embedded_model};
+use vitpcm::{Device, EMBEDDED_BACKBONE, EMBEDDED_NAME};
 use vitpcm_nets::PretrainedBackbone;
 
 /// What a backbone starts from.
@@ -33,7 +34,8 @@ impl InitialWeights {
             InitialWeights::Random => None,
             InitialWeights::File(path) => Some(PretrainedBackbone::import(path, expected, &Device::Cpu)?),
             InitialWeights::Embedded => {
-                let embedded = PretrainedBackbone::of_model(&embedded_model(&Device::Cpu)?)?;
+                let instead = "--weights FILE, or --weights none to start from random numbers";
+                let embedded = PretrainedBackbone::of_model(&embedded_model::load(&Device::Cpu, instead)?)?;
                 let name = embedded.config.name();
                 if let Some(expected) = expected.filter(|expected| *expected != name) {
                     bail!(

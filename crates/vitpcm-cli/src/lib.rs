@@ -12,6 +12,7 @@ mod crf_options;
 mod data_inspect;
 mod demo;
 mod demo_report;
+mod embedded_model;
 mod evaluate;
 mod export;
 mod file_guard;

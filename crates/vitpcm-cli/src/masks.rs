@@ -9,6 +9,7 @@ use self::plan::{Plan, Situation, Speed};
 use self::stages::{Begun, Folders, Stage};
 use crate::counting::{counted, images};
 use crate::data_inspect::problems_line;
+use crate::embedded_model;
 use crate::image_inputs;
 use crate::live_run::duration;
 use crate::mask_formats::{self, Format};
@@ -24,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use vitpcm::{Device, Precision, Segmenter, SegmenterOptions, embedded_model, has_fast_bf16};
+use vitpcm::{Device, Precision, Segmenter, SegmenterOptions, has_fast_bf16};
 use vitpcm_data::{
     Dataset, ImageLimits, InputGrid, OpenOptions, TagWarning, TaggedImage, describe_images,
     read_image_header, tag_warnings,
@@ -141,6 +142,7 @@ struct Report<'a> {
 
 pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
+    embedded_model::check("`vitpcm train --weights FILE` instead: `masks` starts from it")?;
     if !args.folder.is_dir() {
         let text = format!("{}: expected a folder of tagged images", args.folder.display());
         return Err(usage(anyhow!(text)));
@@ -352,7 +354,7 @@ fn mean_megapixels(dataset: &Dataset) -> f64 {
 /// Times the network on this machine. The rest follows by factors read off runs on two CPU cores and on an H200 with 16
 /// cores: good enough to plan with.
 fn measured_speed(device: &Device, precision: Precision) -> anyhow::Result<Speed> {
-    let model = embedded_model(device)?;
+    let model = vitpcm::embedded_model(device)?;
     let pass = |precision: Precision| -> anyhow::Result<f64> {
         let options = SegmenterOptions { precision, ..SegmenterOptions::default() };
         let segmenter = Segmenter::new(&model, device, options)?;

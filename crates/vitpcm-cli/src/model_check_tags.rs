@@ -1,6 +1,7 @@
 //! `vitpcm model check-tags`: how right a model's predicted tags are on tagged images, and how often it finds a class on
 //! photographs that show none.
 
+use crate::embedded_model;
 use crate::model_path;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
@@ -10,7 +11,7 @@ use crate::tagged_photographs::{Origin, Photograph, PhotographArgs, Photographs}
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use vitpcm::{Segmenter, SegmenterOptions, embedded_model};
+use vitpcm::{Segmenter, SegmenterOptions};
 
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (all but the last line make files to try it on):\n  \
@@ -102,7 +103,7 @@ pub(crate) fn check_tags(args: &Args, session: &Session) -> anyhow::Result<Outco
     let options = SegmenterOptions { precision, ..SegmenterOptions::default() };
     let segmenter = match &args.model {
         Some(model) => Segmenter::open(model, &device, options),
-        None => Segmenter::new(&embedded_model(&device)?, &device, options),
+        None => Segmenter::new(&embedded_model::load(&device, "--model FILE")?, &device, options),
     }
     .map_err(usage)?;
     let photographs = Photographs::find(&args.photographs, segmenter.classes(), session)?;

@@ -1,5 +1,6 @@
 //! `vitpcm model fit-tags`: gives a model a tag head, so that things of no known class get no tag.
 
+use crate::embedded_model;
 use crate::interrupt::Interrupt;
 use crate::model_path;
 use crate::outcome::{Outcome, usage};
@@ -7,7 +8,7 @@ use crate::session::Session;
 use crate::tagged_photographs::{Origin, PhotographArgs, Photographs};
 use anyhow::anyhow;
 use std::path::PathBuf;
-use vitpcm::{Device, Model, Segmenter, SegmenterOptions, Storage, embedded_model};
+use vitpcm::{Device, Model, Segmenter, SegmenterOptions, Storage};
 use vitpcm_heads::{TagExample, fit_tag_head};
 
 #[derive(clap::Args)]
@@ -36,7 +37,7 @@ pub(crate) fn fit_tags(args: &Args, session: &Session) -> anyhow::Result<Outcome
     let (device, precision) = session.open_device()?;
     let mut model = match &args.model {
         Some(path) => Model::load(path, &Device::Cpu).map_err(usage)?,
-        None => embedded_model(&Device::Cpu)?,
+        None => embedded_model::load(&Device::Cpu, "--model FILE")?,
     };
     model.info.network.tag_head = false; // a fitted one is replaced
     let mut info = model.info.clone();

@@ -5,6 +5,7 @@
 use crate::class_names::{self, CLASS_LIST, class_list};
 use crate::counting;
 use crate::data_inspect::Reading;
+use crate::embedded_model;
 use crate::live_run::duration;
 use crate::mask_place;
 use crate::number_bounds;
@@ -18,7 +19,6 @@ use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use vitpcm::embedded_model;
 use vitpcm_data::{Dataset, ImageLimits, TaggedImage, read_image, read_image_header};
 use vitpcm_heads::{
     Candidate, Choice, ChoiceConfig, DescentConfig, FeatureExtractor, GRID_SIDE, Origin, PatchFeatures,
@@ -347,7 +347,8 @@ fn frozen_features(
     let (device, precision) = session.open_device()?;
     // On a GPU the features are f32's: bf16 would cost them digits that heads are fitted on.
     let precision = if device.is_cpu() { precision } else { Precision::F32 };
-    let backbone = PretrainedBackbone::of_model(&embedded_model(&device)?)?;
+    let instead = "a build with it: its features show whether other masks are better";
+    let backbone = PretrainedBackbone::of_model(&embedded_model::load(&device, instead)?)?;
     let BackboneConfig::Vit(config) = backbone.config else {
         return Err(anyhow!("the embedded model has no ViT"));
     };

@@ -10,6 +10,7 @@ use crate::class_names::{CLASS_LIST, class_list};
 use crate::confidence_options::ConfidenceOptions;
 use crate::counting::images;
 use crate::crf_options::CrfOptions;
+use crate::embedded_model;
 use crate::folder_record::{self, FolderRecord};
 use crate::image_inputs::{self, Input, TagTable};
 use crate::interrupt::Interrupt;
@@ -30,7 +31,7 @@ use anyhow::{anyhow, bail};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use vitpcm::{Segmentation, Segmenter, SegmenterOptions, Supervision, TagMode, embedded_model};
+use vitpcm::{Segmentation, Segmenter, SegmenterOptions, Supervision, TagMode};
 use vitpcm_data::{ClassLookup, Difficult};
 use vitpcm_masks::Classes;
 use vitpcm_train::Ranks;
@@ -413,7 +414,7 @@ fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
     };
     match &args.model {
         Some(model) => Segmenter::open(model, &device, options),
-        None => Segmenter::new(&embedded_model(&device)?, &device, options),
+        None => Segmenter::new(&embedded_model::load(&device, "--model FILE")?, &device, options),
     }
     .map_err(usage)
 }

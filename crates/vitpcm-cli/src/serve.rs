@@ -1,6 +1,7 @@
 //! `vitpcm serve`: the viewer, in a browser. Opens the model and says where to look; all else is `vitpcm-viewer`.
 
 use crate::allocator;
+use crate::embedded_model;
 use crate::interrupt;
 use crate::model_path;
 use crate::number_bounds;
@@ -8,7 +9,7 @@ use crate::outcome::{Outcome, usage};
 use crate::output;
 use crate::session::Session;
 use std::path::PathBuf;
-use vitpcm::{Segmenter, SegmenterOptions, embedded_model};
+use vitpcm::{Segmenter, SegmenterOptions};
 use vitpcm_viewer::{Limits, Server};
 
 #[derive(clap::Args)]
@@ -53,7 +54,10 @@ pub(crate) fn serve(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let options = SegmenterOptions { size: args.size, precision, ..SegmenterOptions::default() };
     let (segmenter, model_name) = match &args.model {
         Some(model) => (Segmenter::open(model, &device, options), model.file_name().unwrap_or_default()),
-        None => (Segmenter::new(&embedded_model(&device)?, &device, options), "embedded model".as_ref()),
+        None => {
+            let model = embedded_model::load(&device, "--model FILE")?;
+            (Segmenter::new(&model, &device, options), "embedded model".as_ref())
+        }
     };
     // Every bound above fits into 64 bits as bytes.
     let half_of_memory = (args.max_memory << 20) as usize / 2;

@@ -27,6 +27,9 @@ pub enum SegmentError {
         /// Why not.
         reason: String,
     },
+    /// The build has no embedded model.
+    #[error("this build has no embedded model; expected a model file")]
+    NoEmbeddedModel,
     /// The caller asked to stop.
     #[error("stopped before it was done")]
     Stopped,

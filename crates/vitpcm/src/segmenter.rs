@@ -103,6 +103,12 @@ impl Segmenter {
         }
     }
 
+    /// Takes the embedded model, which knows the 20 classes of PASCAL VOC. In a build without it
+    /// ([`HAS_EMBEDDED_MODEL`](crate::HAS_EMBEDDED_MODEL)) the error is [`SegmentError::NoEmbeddedModel`].
+    pub fn embedded(device: &Device, options: SegmenterOptions) -> Result<Self, SegmentError> {
+        Self::new(&crate::embedded_model(device)?, device, options)
+    }
+
     /// Takes a verification network that is loaded already.
     pub fn of_deeplab(
         model: &DeepLabModel,
