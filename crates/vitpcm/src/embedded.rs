@@ -1,5 +1,5 @@
-//! The model that comes with the program: the 20 classes of PASCAL VOC, trained from tags alone. `model/MODEL_CARD.md`
-//! says on what, how well it does and where it fails.
+//! The model embedded in the program: the 20 classes of PASCAL VOC, trained from tags alone. `model/MODEL_CARD.md`
+//! describes its training data, accuracy and limits.
 
 use candle_core::Device;
 use vitpcm_nets::{Model, WeightFile};
@@ -8,13 +8,13 @@ use crate::SegmentError;
 
 static BYTES: &[u8] = include_bytes!("../model/voc20.safetensors");
 
-/// What the embedded model is called in the provenance of models that started from it.
+/// Name of the embedded model in the provenance of models fine-tuned from it.
 pub const EMBEDDED_NAME: &str = "voc20";
 
-/// The embedded model's backbone, in words.
+/// The embedded model's backbone, for people to read.
 pub const EMBEDDED_BACKBONE: &str = "DINOv2 ViT-S/14 (learned on VOC tags)";
 
-/// The embedded model.
+/// Loads the embedded model.
 pub fn embedded_model(device: &Device) -> Result<Model, SegmentError> {
     let file = WeightFile::from_bytes("the embedded model", BYTES)?;
     Ok(Model::from_weight_file(&file, device)?)

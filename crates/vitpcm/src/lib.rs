@@ -1,7 +1,7 @@
-//! The library people use: an image in, score map and label map out.
+//! Segmentation as a library: image in, score map and label map out.
 //!
-//! A [`Segmenter`] runs a model that was trained from tags. [`Segmenter::score`] runs the network; what it returns
-//! can be turned into masks for any tags, as often as one likes, without running it again.
+//! A [`Segmenter`] runs a model that was trained from tags. [`Segmenter::score`] runs the network once; its result
+//! gives masks for any set of tags without running it again.
 //!
 //! ```
 //! use vitpcm::{Device, Segmenter, SegmenterOptions, TagMode};
