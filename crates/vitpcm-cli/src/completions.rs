@@ -1,4 +1,4 @@
-//! `vitpcm completions SHELL`: a script for the shell, on stdout.
+//! `vitpcm completions SHELL`: prints a completion script.
 
 use crate::outcome::Outcome;
 use crate::output;
@@ -15,7 +15,7 @@ use clap_complete::Shell;
     vitpcm completions elvish >> ~/.config/elvish/rc.elv\n  \
     vitpcm completions powershell >> $PROFILE")]
 pub(crate) struct Args {
-    /// The shell
+    /// Shell to write the script for
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }

@@ -1,11 +1,11 @@
-//! The dense CRF's settings as options: a preset, and changes of single parameters.
+//! Options of the dense CRF: a preset, and changes of single parameters.
 
 use crate::number_bounds;
 use clap::ValueEnum;
 use std::str::FromStr;
 use vitpcm::{CrfNormalization, CrfParams, CrfPreset};
 
-/// Settings that papers report.
+/// Published settings.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Preset {
     /// ViT-PCM (our default): Gaussian 3, σ 1; bilateral 4, σ 67 px, σ 3 grey levels; 10 iterations

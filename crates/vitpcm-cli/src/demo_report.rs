@@ -1,4 +1,4 @@
-//! The report of `vitpcm demo`: what it learned, seen on images held out.
+//! The report of `vitpcm demo`: scores and examples from held-out images.
 
 use crate::invocation::Invocation;
 use crate::report::{Curves, Page, escaped, legend};
@@ -23,7 +23,7 @@ pub(crate) struct ScoreRow {
     pub(crate) scores: Scores,
 }
 
-/// A held-out image with all that became of it.
+/// A held-out image with its masks.
 pub(crate) struct Example {
     pub(crate) name: String,
     pub(crate) image: RgbImage,

@@ -1,4 +1,4 @@
-//! `train --weights`: what the backbone starts from, and how that is named in messages, settings and model files.
+//! `train --weights`: the backbone's initial weights, and their description in messages, settings and model files.
 
 use anyhow::bail;
 use std::fmt;
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use vitpcm::{Device, EMBEDDED_BACKBONE, EMBEDDED_NAME, embedded_model};
 use vitpcm_nets::PretrainedBackbone;
 
-/// What a backbone starts from.
+/// A backbone's initial weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InitialWeights {
     /// The backbone of the embedded model.
     Embedded,
-    /// Random numbers.
+    /// Random initialisation.
     Random,
-    /// Published weights, or a model of ours.
+    /// Published weights or a vitpcm model.
     File(PathBuf),
 }
 
 impl InitialWeights {
-    /// As typed; a file of a name that has a meaning here is `./none`.
+    /// Parses the option; a file named like a keyword is typed `./none`.
     pub(crate) fn new(typed: &Path) -> Self {
         match typed.to_str() {
             Some("embedded") => InitialWeights::Embedded,
@@ -27,7 +27,7 @@ impl InitialWeights {
         }
     }
 
-    /// The weights, where they are not random; they must be those of the backbone `expected`, if one is named.
+    /// The weights, unless random. They must belong to the backbone `expected`, if given.
     pub(crate) fn load(&self, expected: Option<&str>) -> anyhow::Result<Option<PretrainedBackbone>> {
         Ok(match self {
             InitialWeights::Random => None,
@@ -55,7 +55,7 @@ impl InitialWeights {
         }
     }
 
-    /// What a model file says of it.
+    /// Its entry in a model file's provenance.
     pub(crate) fn provenance(&self) -> String {
         match self {
             InitialWeights::Embedded => format!("embedded ({EMBEDDED_NAME}): {EMBEDDED_BACKBONE}"),
@@ -65,7 +65,7 @@ impl InitialWeights {
     }
 }
 
-/// As it is typed.
+/// As typed.
 impl fmt::Display for InitialWeights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

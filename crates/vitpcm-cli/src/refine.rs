@@ -1,5 +1,5 @@
-//! `vitpcm refine`: the dense CRF over stored score maps, several images at a time. Several ranks take every so manyth
-//! image each.
+//! `vitpcm refine`: the dense CRF over stored score maps, several images at a time. With several ranks, images are
+//! dealt out in turn.
 
 use crate::confidence_options::ConfidenceOptions;
 use crate::counting::{counted, images};
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Folder for the masks, each named after its image
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// What to write
+    /// Formats to write
     #[arg(
         long,
         value_parser = mask_formats::format_parser(),
@@ -109,13 +109,13 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 
-/// Refuses masks that would replace an image, scores or each other.
+/// Refuses results that would replace an image, scores or each other.
 fn check_outputs(args: &Args, place: &Path, inputs: &[&Input], session: &Session) -> anyhow::Result<()> {
     let exports = mask_formats::exports(&args.format);
     let formats = written_per_image(&args.format);
     let files: Vec<Finished<'_>> = inputs.iter().map(|input| finished(&args.out, input)).collect();
     let scores = |input: &&Input| place.join(format!("{}.npz", input.name));
-    // Heat maps are named after classes, which the first file with scores names.
+    // Heat maps are named after classes, which the first score file lists.
     let classes = inputs.iter().find_map(|input| StoredScores::read(&scores(input)).ok());
     let planned = PlannedResults {
         out: &args.out,
@@ -129,7 +129,7 @@ fn check_outputs(args: &Args, place: &Path, inputs: &[&Input], session: &Session
     planned.check(images.chain(inputs.iter().map(scores)), session)
 }
 
-/// Writes the exports of all images that have a mask; gives the number of those that failed.
+/// Exports all images that have a mask; returns the number of failures.
 fn write_exports(
     args: &Args,
     (place, limits): (&Path, &ImageLimits),

@@ -1,5 +1,5 @@
-//! The report of `vitpcm train`: written at each validation and at the end, from the run folder alone (metrics.csv,
-//! config.toml, the reviews of the last validation), so that a resumed run shows what came before.
+//! The report of `vitpcm train`, written at each validation and at the end. It is built from the run folder alone
+//! (metrics.csv, config.toml, the last validation's reviews), so a resumed run shows its whole history.
 
 use crate::counting::{counted, images};
 use crate::invocation::Invocation;
@@ -15,7 +15,7 @@ use vitpcm_train::{Ending, RunSummary, TrainJob};
 /// Reviews of the last validation, below the run folder.
 const REVIEWS: &str = ".report/validation.jsonl";
 
-/// How far a run has come, for the page.
+/// State of the run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Running,
@@ -34,14 +34,14 @@ impl<'a> TrainReport<'a> {
         TrainReport { job, invocation, reviews: job.out.join(REVIEWS) }
     }
 
-    /// Keeps what a validation said of its images.
+    /// Stores the reviews of a validation.
     pub(crate) fn keep(&self, reviews: &[Review]) -> anyhow::Result<()> {
         let folder = self.reviews.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
         report::write_all(&self.reviews, reviews)
     }
 
-    /// The verdict on the model that was kept.
+    /// The verdict on the kept model.
     pub(crate) fn verdict(&self) -> anyhow::Result<Verdict> {
         let curves = Curves::read(&self.job.out.join("metrics.csv"))?;
         let reviews = report::read_all(&self.reviews)?;

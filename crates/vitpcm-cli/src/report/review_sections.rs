@@ -1,5 +1,5 @@
-//! Sections about reviewed images: the least sure in pictures, classes with their areas and scores, likely mistakes in the
-//! tags, and a row for every image.
+//! Report sections about reviewed images: the least confident in pictures, classes with areas and scores, likely tag
+//! mistakes, and a row per image.
 
 use super::page::{Page, escaped, swatch};
 use super::summary::{
@@ -11,26 +11,26 @@ use std::fmt::Write;
 use vitpcm::{Review, ReviewPictures};
 use vitpcm_masks::{IGNORE, confusion_svg};
 
-/// Whether names lead to mask files.
+/// Whether names link to mask files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MaskLinks {
-    /// `NAME.png` lies beside the report.
+    /// `NAME.png` is in the report's folder.
     BesideReport,
     None,
 }
 
-/// Reviewed images, in sums and one by one.
+/// Reviewed images, in total and one by one.
 pub(crate) struct Reviewed<'a> {
     pub(crate) summary: &'a Summary,
-    /// The least sure first; not all, where there are very many. Those with pictures are shown.
+    /// Least confident first; truncated if there are very many. Those with pictures are shown.
     pub(crate) rows: &'a [Review],
     pub(crate) links: MaskLinks,
-    /// What the masks were made for: "images" or "validation images".
+    /// Noun for the images: "images" or "validation images".
     pub(crate) what: &'static str,
 }
 
 impl Reviewed<'_> {
-    /// The figures of all images.
+    /// Adds the key figures over all images.
     pub(crate) fn put_figures(&self, page: &mut Page) {
         let summary = self.summary;
         if let Some(sureness) = summary.mean_sureness() {
@@ -50,7 +50,7 @@ impl Reviewed<'_> {
         }
     }
 
-    /// All sections, in the order in which they are read.
+    /// Adds all sections, in reading order.
     pub(crate) fn put_sections(&self, page: &mut Page) {
         let trust = Trust::new(self.summary).map(|trust| trust.html(self.summary));
         page.section("trust", "How far to trust the masks", trust.unwrap_or_default());
@@ -165,7 +165,7 @@ impl Reviewed<'_> {
         mistakes_of(review).into_iter().map(chip).collect()
     }
 
-    /// The tags that were given or found, with their probabilities.
+    /// The given or predicted tags with their probabilities.
     fn tag_chips(&self, review: &Review) -> String {
         let threshold = self.summary.tag_threshold;
         let found =
@@ -208,7 +208,7 @@ impl Reviewed<'_> {
             if class > 0 && !appears {
                 continue;
             }
-            // Bars compare the foreground's classes, which would be slivers beside the background.
+            // Bars compare foreground classes only; next to the background they would be slivers.
             let area_bar =
                 if class == 0 { String::new() } else { bar(sum.pixels as f32 / largest.max(1) as f32) };
             put(&format!(
@@ -340,7 +340,7 @@ pub(super) fn bar(value: f32) -> String {
     format!("<span class=\"bar\"><i style=\"width:{:.1}%\"></i></span>", 100.0 * value.clamp(0.0, 1.0))
 }
 
-/// A share of 1 in percent, as short as it can be said.
+/// A fraction in percent, as short as possible.
 fn share(value: f64) -> String {
     match 100.0 * value {
         0.0 => "0 %".to_owned(),
@@ -350,7 +350,7 @@ fn share(value: f64) -> String {
     }
 }
 
-/// A relative path as a URL: what has a meaning there is encoded.
+/// A relative path as a URL, with special characters encoded.
 fn url_path(path: &str) -> String {
     let mut url = String::from("./");
     for byte in path.bytes() {
