@@ -8,7 +8,7 @@ use crate::error::{HeadsError, Result, check_length};
 use crate::gram::{Gram, in_order, products};
 use crate::product::Matrix;
 
-/// Added to every variance before whitening, as a share of the largest: limits the amplification of noise.
+/// Added to every variance before whitening, as a fraction of the largest, to limit the amplification of noise.
 const VARIANCE_FLOOR: f64 = 0.01;
 
 /// Maps features to their leading principal components, whitened.
@@ -47,12 +47,12 @@ impl Projection {
         Ok(Self { mean: mean.iter().map(|&x| x as f32).collect(), directions })
     }
 
-    /// Features a patch before.
+    /// Features per patch before projection.
     pub fn width(&self) -> usize {
         self.mean.len()
     }
 
-    /// Features a patch afterwards.
+    /// Features per patch after projection.
     pub fn num_directions(&self) -> usize {
         self.directions.len() / self.mean.len()
     }
