@@ -178,7 +178,7 @@ fn check_dimension(dimension: usize) -> Result<(), Error> {
             what: "features",
             got: 0,
             expected: 1,
-            shape: "at least one feature a pixel",
+            shape: "at least one feature per pixel",
         }),
         1..=MAX_DIMENSION => Ok(()),
         got => Err(Error::TooLarge { what: "the number of features", got, limit: MAX_DIMENSION }),

@@ -6,7 +6,7 @@ use clap::Command;
 use clap_complete::Shell;
 
 #[derive(clap::Args)]
-#[command(after_help = "Example, to paste (bash; a new shell knows it):\n  \
+#[command(after_help = "Example, to paste (bash; then open a new shell):\n  \
     mkdir -p ~/.local/share/bash-completion/completions\n  \
     vitpcm completions bash > ~/.local/share/bash-completion/completions/vitpcm\n\n\
     Other shells:\n  \

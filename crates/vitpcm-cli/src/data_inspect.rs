@@ -110,7 +110,7 @@ pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome>
             bar.set_position(options.progress.load(Ordering::Relaxed) as u64);
             std::thread::sleep(Duration::from_millis(20));
         }
-        worker.join().map_err(|_| anyhow::anyhow!("the inspection stopped by a bug; please report it"))
+        worker.join().map_err(|_| anyhow::anyhow!("a bug stopped the inspection; please report it"))
     })?;
     bar.finish_and_clear();
     let listed = if args.all_problems { usize::MAX } else { LISTED_PROBLEMS };

@@ -71,7 +71,7 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     };
     let (training, _) = train::run(&job, session)?;
     if training.ending == Ending::Interrupted {
-        messages.note("interrupted; the same command goes on from here");
+        messages.note("interrupted; run the same command again to continue");
         return Ok(Outcome::Interrupted);
     }
 

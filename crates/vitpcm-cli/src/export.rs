@@ -20,7 +20,7 @@ use vitpcm_exports::{ExportError, ExportFormat, MaskSet};
     vitpcm export scenes/masks --classes scenes/classes.txt \\\n    \
     --images scenes/images --out exports --format coco,yolo,labelme\n  \
     vitpcm export exports/coco --out again --format png\n\n\
-    What each format looks like, and how its tool takes it in: docs/guide/exports.md")]
+    The formats and how to import them: docs/guide/exports.md")]
 pub(crate) struct Args {
     /// The masks: a folder of mask PNGs, in VOC layout, of YOLO or of Labelme files; a COCO or Label Studio JSON file;
     /// a CVAT zip

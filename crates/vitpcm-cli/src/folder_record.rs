@@ -120,7 +120,8 @@ impl FolderRecord {
         if record.run.is_none() && !(record.images.is_empty() && record.files.is_empty()) {
             let folder = out.join(FOLDER);
             return Err(usage(anyhow!(
-                "{}: the record in there is damaged; remove it to take what is there as it is, or choose another --out",
+                "{}: its record is damaged; remove it to keep the existing results as they are, \
+                 or choose another --out",
                 folder.display()
             )));
         }

@@ -38,7 +38,7 @@ impl InitialWeights {
                 if let Some(expected) = expected.filter(|expected| *expected != name) {
                     bail!(
                         "--backbone {expected}: the embedded weights are those of {name}; expected --weights FILE \
-                         with those of {expected}, or --weights none to start from random numbers"
+                         with those of {expected}, or --weights none for random weights"
                     );
                 }
                 Some(embedded)
@@ -50,7 +50,7 @@ impl InitialWeights {
     pub(crate) fn described(&self, backbone: &str) -> String {
         match self {
             InitialWeights::Embedded => format!("starts from the embedded {EMBEDDED_BACKBONE}"),
-            InitialWeights::Random => format!("{backbone} starts from random numbers"),
+            InitialWeights::Random => format!("{backbone} starts from random weights"),
             InitialWeights::File(path) => format!("starts from the {backbone} of {}", path.display()),
         }
     }

@@ -145,8 +145,7 @@ fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcom
     let session = Session::new(&cli.common, invocation, ranks)?;
     let is_shared = matches!(cli.command, Command::Train(_) | Command::Segment(_) | Command::Refine(_));
     if ranks.size() > 1 && !is_shared {
-        let text =
-            "this command is for one process; train, segment and refine share their work among several";
+        let text = "this command runs as one process; train, segment and refine support several";
         return Err(outcome::usage(anyhow::anyhow!(text)));
     }
     dispatch(cli.command, &session)

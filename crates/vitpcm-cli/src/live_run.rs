@@ -83,7 +83,7 @@ pub(crate) fn listen<E>(
 ) {
     loop {
         if interrupt.is_asked() && !stop.swap(true, Ordering::Relaxed) {
-            hear(Heard::Stopping("finishing the step and saving; once more to stop at once"));
+            hear(Heard::Stopping("finishing the step and saving; press Ctrl-C again to stop at once"));
         }
         match receiver.recv_timeout(Duration::from_millis(50)) {
             Ok(event) => hear(Heard::Event(event)),

@@ -142,7 +142,7 @@ pub(crate) fn help(format: ExportFormat) -> &'static str {
         ExportFormat::Yolo => "yolo/: images, segmentation labels and data.yaml",
         ExportFormat::LabelStudio => "label-studio/tasks.json: predictions to correct, with labels.xml",
         ExportFormat::Cvat => "cvat/segmentation-mask-1.1.zip: to upload as annotations",
-        ExportFormat::Labelme => "labelme/: images with a JSON file beside each",
+        ExportFormat::Labelme => "labelme/: images with a JSON file next to each",
         ExportFormat::Voc => "voc/: JPEGImages, SegmentationClass and ImageSets, to train on",
     }
 }

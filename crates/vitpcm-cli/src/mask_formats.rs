@@ -33,11 +33,7 @@ const OWN: [(Format, &str, &str); 5] = [
     (Format::Overlay, "overlay", "overlay/NAME.png: the mask over the image"),
     (Format::Heatmap, "heatmap", "heatmap/NAME/CLASS.png: a class's scores, with a colour bar"),
     (Format::Npy, "npy", "npy/NAME.npy: the mask as an array (height × width, 8-bit)"),
-    (
-        Format::Npz,
-        "npz",
-        "npz/NAME.npz: the scores on the grid, class names and image size; what `refine` reads",
-    ),
+    (Format::Npz, "npz", "npz/NAME.npz: the scores on the grid, class names and image size, for `refine`"),
 ];
 
 /// Parses the words of `--format`.

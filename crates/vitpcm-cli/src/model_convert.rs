@@ -58,7 +58,7 @@ pub(crate) fn convert(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         (Store::I8, false) => Storage::I8,
         (Store::I8, true) => {
             return Err(usage(anyhow!(
-                "{}: a verification network can be stored as f16 at the smallest",
+                "{}: f16 is the smallest format for a verification network",
                 args.file.display()
             )));
         }
@@ -77,7 +77,7 @@ pub(crate) fn convert(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         }
         FileSummary::Backbone(_) | FileSummary::ResNet(_) | FileSummary::Xception(_) => {
             return Err(usage(anyhow!(
-                "{}: weights of a backbone can be stored as f16 only",
+                "{}: backbone weights can only be stored as f16",
                 args.file.display()
             )));
         }

@@ -19,8 +19,8 @@ use vitpcm_heads::{TagExample, fit_tag_head};
     vitpcm train --data scenes --out run --preset demo --epochs 2\n  \
     vitpcm model fit-tags --model run/model.safetensors --data few \\\n    \
     --others other --out checked.safetensors\n\n\
-    A few hundred tagged images and as many of other things are enough. Masks with given tags stay the same. How much it helps, on \
-    images that it was not fitted on: vitpcm model check-tags")]
+    A few hundred tagged images and as many of other things are enough. Masks with given tags stay the same. \
+    To measure it on other images: vitpcm model check-tags")]
 pub(crate) struct Args {
     /// The model, as `train` writes it: file or run folder [default: the embedded one]
     #[arg(long, value_name = "FILE|RUN", value_parser = model_path::parser())]

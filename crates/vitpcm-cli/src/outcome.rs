@@ -97,7 +97,7 @@ pub(crate) fn end_all_ranks_on_panic(ranks: &Ranks) {
         let print = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             print(panic);
-            eprintln!("error: rank {rank} of {size} stopped by a bug; please report it");
+            eprintln!("error: a bug stopped rank {rank} of {size}; please report it");
             Ranks::abort(101)
         }));
     }

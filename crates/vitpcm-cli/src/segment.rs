@@ -266,7 +266,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     }
     if num_found > 0 {
         messages.note(format!(
-            "{}: there is no record of how its results were made; {num_found} that are there and whole count as done",
+            "{}: no record of how its results were made; {num_found} complete ones count as done",
             args.out.display()
         ));
     }
@@ -320,7 +320,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let rate = num_written as f64 / seconds.max(1e-9);
     let masks = mask_place::results_place(&args.out, inputs.images.iter().map(|input| input.name.as_str()));
     messages.note(format!(
-        "{} segmented in {seconds:.1} s ({rate:.2} a second), {num_failed} failed; masks are in {}",
+        "{} segmented in {seconds:.1} s ({rate:.2} per second), {num_failed} failed; masks are in {}",
         images(num_written),
         masks.display()
     ));
@@ -351,7 +351,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         }
     }
     if is_interrupted {
-        messages.note("interrupted; the same command with --resume goes on");
+        messages.note("interrupted; the same command with --resume continues");
         return Ok(Outcome::Interrupted);
     }
     if num_written == 0 && num_done == 0 && num_failed > 0 {

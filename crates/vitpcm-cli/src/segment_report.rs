@@ -214,10 +214,10 @@ fn page(reviewed: &Reviewed<'_>, ending: &Ending<'_>) -> Page {
     );
     let num_unknown = ending.inputs.len().saturating_sub(num_images + ending.num_failed);
     if ending.is_interrupted {
-        lead += " The run was interrupted; the same command with <code>--resume</code> goes on.";
+        lead += " The run was interrupted; the same command with <code>--resume</code> continues.";
     } else if num_unknown > 0 {
         lead += &format!(
-            " Of {num_unknown} more there are results, but no review: they were made without a report."
+            " {num_unknown} more have results but no review, because they were made without a report."
         );
     }
     for sentence in reviewed.summary.fault_sentences() {

@@ -15,7 +15,7 @@ use vitpcm_viewer::{Limits, Server};
 #[command(after_help = "Examples:\n  \
     vitpcm serve\n  \
     vitpcm serve --port 0 --model run\n\n\
-    Ctrl-C ends it. Images stay in memory and are gone then; docs/guide/viewer.md describes the page and its API.")]
+    Ctrl-C stops it. Images are kept in memory only; docs/guide/viewer.md describes the page and its API.")]
 pub(crate) struct Args {
     /// The model, as `train` or `masks` writes it: file or run folder [default: the embedded one, which knows the 20
     /// classes of PASCAL VOC]
@@ -77,7 +77,7 @@ pub(crate) fn serve(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
             server.address()
         ));
     }
-    session.messages.note("the viewer is at the address below; Ctrl-C ends it");
+    session.messages.note("the viewer is at the address below; Ctrl-C stops it");
     output::result(&format!("{}\n", server.url()))?;
     server.run()?;
     Ok(Outcome::Done)

@@ -153,7 +153,7 @@ impl<'a> Session<'a> {
                 let device = self.device.open().map_err(usage)?;
                 // A build for GPUs that falls back to the CPU says so, rather than running slowly for hours.
                 if cfg!(feature = "cuda") && device.is_cpu() {
-                    self.messages.note(format_args!("{error}: the CPU computes"));
+                    self.messages.note(format_args!("{error}; using the CPU"));
                 }
                 device
             }

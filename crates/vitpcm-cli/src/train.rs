@@ -176,7 +176,7 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
             return Ok(Outcome::Interrupted);
         }
         Ending::OutOfPatience => {
-            session.messages.note("no better validation for schedule.patience epochs: training ends");
+            session.messages.note("early stopping: validation did not improve for schedule.patience epochs");
         }
         Ending::Finished => {}
     }
@@ -217,10 +217,10 @@ fn training_data(
 pub(crate) fn why_not_measured(job: &TrainJob) -> String {
     match job.data.training.len() {
         count if count < LEAST_IMAGES && job.config.validation.held_out > 0.0 => format!(
-            "{} are too few to set some aside ({LEAST_IMAGES} are enough; --val-share 0.2 does it with fewer).",
+            "{} are too few to hold some out ({LEAST_IMAGES} are enough; --val-share 0.2 holds out some of fewer).",
             images(count)
         ),
-        _ => "no images were set aside.".to_owned(),
+        _ => "no images were held out.".to_owned(),
     }
 }
 
@@ -373,7 +373,7 @@ pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOut
             vitpcm_train::train(job, session.ranks, &sender, &stop)
         });
         display.listen(&receiver, &interrupt, &stop);
-        trainer.join().map_err(|_| anyhow!("the training stopped by a bug; please report it"))
+        trainer.join().map_err(|_| anyhow!("a bug stopped the training; please report it"))
     })?;
     if let Ok(outcome) = &result {
         display.write_report(State::Ended(outcome.ending));

@@ -79,7 +79,7 @@ impl<'a> TrainReport<'a> {
             page.figure("best score", &format!("{score:.2}"), &format!("epoch {epoch}"));
         }
         reviewed.put_figures(&mut page);
-        page.section("course", "Course of the training", curves.charts());
+        page.section("course", "Training curves", curves.charts());
         reviewed.put_sections(&mut page);
         page.section("verdict", "Verdict", verdict.map_or(String::new(), |verdict| verdict.html()));
         page.origin_section(self.invocation, &self.config()?);
@@ -96,16 +96,18 @@ impl<'a> TrainReport<'a> {
         );
         lead += &match self.job.config.model.weights.as_deref() {
             Some("embedded") => "Its backbone started from the embedded weights. ".to_owned(),
-            Some("none") => "It started from random numbers. ".to_owned(),
+            Some("none") => "It started from random weights. ".to_owned(),
             Some(file) => format!("Its backbone started from {}. ", escaped(file)),
             None => String::new(),
         };
         lead += match state {
             State::Running => "The run goes on.",
             State::Ended(Ending::Finished) => "All epochs are done.",
-            State::Ended(Ending::OutOfPatience) => "The run ended because validation got no better any more.",
+            State::Ended(Ending::OutOfPatience) => {
+                "The run ended early because validation stopped improving."
+            }
             State::Ended(Ending::Interrupted) => {
-                "The run was interrupted; the same command with <code>--resume</code> goes on."
+                "The run was interrupted; the same command with <code>--resume</code> continues."
             }
         };
         if let Some(verdict) = verdict {
@@ -120,8 +122,8 @@ impl<'a> TrainReport<'a> {
                 false => "these figures and the choice of the best epoch",
             };
             lead += &format!(
-                " Masks below are of the model after epoch {epoch}, tags given: {}, {} with true masks, which serve {serve}, \
-                 never the learning.",
+                " Masks below are of the model after epoch {epoch}, tags given: {}, {} with true masks, used for {serve}, \
+                 never for training.",
                 images(run.num_validation_images),
                 run.num_validation_masks
             );

@@ -309,9 +309,8 @@ impl Measured {
 
     fn html(&self) -> String {
         let mut html = format!(
-            "<p class=\"note\">Measured on {}, which were not learned from: of all pairs of one with the class and one without, \
-             the share in which the first gets the higher probability. Chance ranks 50 % right. Images are counted that have \
-             the class as a tag.</p>\n<div class=\"panel\"><table>\n<thead><tr><th>class</th><th>learned from</th><th>measured on</th>\
+            "<p class=\"note\">Measured on {}, which were not trained on: the fraction of pairs (an image with the class, one without) in which the \
+             first has the higher probability. Chance is 50 %. The columns count images with the tag.</p>\n<div class=\"panel\"><table>\n<thead><tr><th>class</th><th>learned from</th><th>measured on</th>\
              <th>ranked right</th><th class=\"left\">verdict</th></tr></thead>\n<tbody>\n",
             self.on.counted(self.num_images)
         );
@@ -441,10 +440,9 @@ mod tests {
         });
         let verdict = Verdict::new(MeasuredOn::HeldOut, &classes, &[0, 80, 14], &reviews, &[]);
         let (text, sentence) = (verdict.text(), verdict.sentence());
-        assert!(text.contains("its masks mark the corners of the pictures"), "{text}");
+        assert!(text.contains("its masks mark the corners of the images"), "{text}");
         assert!(!text.contains("recognised well"), "{text}");
-        let expected =
-            "Masks mark the corners of the pictures, seldom a thing: `rust` (12 of 12 images). Do not use";
+        let expected = "Masks mark the corners of the images, which seldom show the object: `rust` (12 of 12 images). Do not use";
         assert!(
             sentence.starts_with("No class can be relied on") && sentence.contains(expected),
             "{sentence}"

@@ -196,7 +196,7 @@ fn class_list(args: &Args, place: &Path) -> anyhow::Result<Classes> {
     match lists.iter().find(|list| list.is_file()) {
         Some(list) => Ok(Classes::from_file(list)?),
         None => bail!(
-            "{}: there is no such file; say --classes voc, coco, or a file with one name a line",
+            "{}: there is no such file; say --classes voc, coco, or a file with one name per line",
             lists[0].display()
         ),
     }
@@ -234,7 +234,7 @@ fn check_scores(masks: &Path, training: &[MaskedImage], messages: &Messages) -> 
     let without = training.iter().filter(|image| !image.scores.is_file()).count();
     if without == training.len() {
         bail!(
-            "{}: no mask has scores beside it, which unsure pixels are told by; `vitpcm segment --format png,npz` writes both",
+            "{}: --min-confidence needs scores next to the masks; `vitpcm segment --format png,npz` writes both",
             masks.display()
         );
     }
@@ -286,7 +286,7 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(VerifyConfig, Veri
             config.model.backbone = variant.name.to_owned();
         }
         session.messages.note(format!(
-            "no --weights: {} starts from random numbers; weights pretrained on ImageNet are the usual way",
+            "no --weights: {} starts from random weights; ImageNet weights are usual",
             config.model.backbone
         ));
         return Ok((config.from_scratch(), VerifyBackbone::Scratch));
@@ -330,7 +330,7 @@ fn train(
             train_on_masks(job, &sender, stop)
         });
         display.listen(&receiver, interrupt, stop);
-        trainer.join().map_err(|_| anyhow!("the training stopped by a bug; please report it"))
+        trainer.join().map_err(|_| anyhow!("a bug stopped the training; please report it"))
     })?;
     display.bar.finish_and_clear();
     match result {

@@ -38,7 +38,7 @@ impl Container<'_> {
         if let Some(alpha) = alpha {
             let alpha = self.untransformed(alpha, depth)?;
             if (alpha.width, alpha.height) != (image.width, image.height) {
-                return Err("its transparency is not of the picture's size".to_string());
+                return Err("its alpha plane has another size than the picture".to_string());
             }
             for (pixel, alpha) in image.data.chunks_exact_mut(4).zip(alpha.data.chunks_exact(4)) {
                 pixel[3] = alpha[0];
@@ -64,7 +64,7 @@ impl Container<'_> {
         match &kind.0 {
             b"av01" => self.coded(id),
             b"grid" if depth < MAX_DEPTH => self.grid(id, depth),
-            _ => Err(format!("an AVIF file of a kind that is not read (`{kind}`)")),
+            _ => Err(format!("an unsupported kind of AVIF file (`{kind}`)")),
         }
     }
 

@@ -48,7 +48,7 @@ pub(crate) fn read(index: &FileIndex, same_name: SameName) -> Listing {
             let file = &index.images[image];
             if !is_same_file(&entry.path, &file.path) {
                 let detail = format!(
-                    "same name as {} but another content; taken as one image with both tags, this file unused",
+                    "same name as {} but different content; used as one image with both tags, this file is ignored",
                     entry.name
                 );
                 problems.push(Problem::new(ProblemKind::AmbiguousName, &file.path, detail));

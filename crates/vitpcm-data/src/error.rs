@@ -33,7 +33,7 @@ pub enum DataError {
         cause: Option<String>,
     },
     /// A file would be overwritten.
-    #[error("{}: there is another file of this name, which would be replaced; choose an empty folder", path.display())]
+    #[error("{}: another file of this name would be overwritten; choose an empty folder", path.display())]
     InTheWay {
         /// The file.
         path: PathBuf,
@@ -92,7 +92,7 @@ pub enum DataError {
 
 /// Appended to the message if no image has a tag.
 const HOW_TO_TAG: &str = "
-  Tags say what is in each image. Write them into tags.csv in this folder, one line an image:
+  Tags say what is in each image. Write them into tags.csv in this folder, one line per image:
     image,tags
     a.jpg,rust;mildew
     b.jpg,

@@ -412,7 +412,7 @@ fn problem_of_walk(root: &Path, error: &walkdir::Error) -> Problem {
     }
     let is_link = path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
     let reason = error.io_error().map_or_else(|| error.to_string(), ToString::to_string);
-    let detail = if is_link { format!("a link that leads nowhere: {reason}") } else { reason };
+    let detail = if is_link { format!("a dangling link: {reason}") } else { reason };
     let kind = match path.extension() {
         Some(extension) if has_image_extension(extension) => ProblemKind::UnreadableImage,
         _ => ProblemKind::UnreadableFolder,

@@ -58,7 +58,7 @@ impl HeifPicture {
         if num_pixels > (bytes.len() as u64).saturating_mul(1 << 16) {
             let (width, height) = stored_size;
             return Err(format!(
-                "its header promises {width}×{height} pixels, too many for {} bytes",
+                "its header claims {width}×{height} pixels, too many for {} bytes",
                 bytes.len()
             ));
         }
@@ -122,7 +122,7 @@ fn coding_of(file: &HeifFile) -> Result<Coding, String> {
             b"hvc1" => return Ok(Coding::Hevc),
             b"av01" => return Ok(Coding::Av1),
             b"grid" | b"iden" => id = first_part(file, id)?,
-            _ => return Err(format!("a HEIF file of a kind that is not read (`{kind}`)")),
+            _ => return Err(format!("an unsupported kind of HEIF file (`{kind}`)")),
         }
     }
     Err("a HEIF file of pictures within pictures".to_string())

@@ -156,9 +156,7 @@ impl<'a> Opened<'a> {
             && num_pixels > max_packed_pixels
         {
             let (width, height) = size;
-            return Err(format!(
-                "its header promises {width}×{height} pixels, too many for {num_bytes} bytes"
-            ));
+            return Err(format!("its header claims {width}×{height} pixels, too many for {num_bytes} bytes"));
         }
         // Decoders may need as much memory again as the pixels, which take at most 16 bytes each.
         let mut decoder_limits = Limits::no_limits();

@@ -399,7 +399,7 @@ impl TagWarning {
             TagWarning::FewNegatives { classes, of } => {
                 let classes =
                     listed(classes, |it| format!("`{}` is in {} of {of} images", it.class, it.images));
-                format!("{classes}: too few images without it show what does not belong to it")
+                format!("{classes}: too few images without it to learn what does not belong to it")
             }
             TagWarning::AlwaysTogether { pairs } => {
                 let pair = |pair: &ClassPair| {
@@ -415,7 +415,7 @@ impl TagWarning {
             }
             TagWarning::UnusedClasses { classes } => {
                 let names = listed(classes, |name| format!("`{name}`"));
-                format!("no image has {names}: masks will not contain what no image teaches")
+                format!("no image has {names}: masks will not contain these classes")
             }
             TagWarning::SimilarNames { pairs } => {
                 let counted = |it: &ClassImages| format!("`{}` ({})", it.class, counted(it.images, "image"));
@@ -427,15 +427,15 @@ impl TagWarning {
                 let classes =
                     listed(classes, |it| format!("`{}` ({})", it.class, counted(it.images, "image")));
                 format!(
-                    "{classes}: as a class it gets a mask of its own, although it says that nothing is to be found"
+                    "{classes}: as a class it gets a mask, although it means that there is nothing to find"
                 )
             }
             TagWarning::NumberedClasses { classes } => {
                 let classes =
                     listed(classes, |it| format!("`{}` ({})", it.class, counted(it.images, "image")));
                 format!(
-                    "{classes}: the classes are numbers, and each gets a mask of its own, also one that says that nothing is to \
-                     be found"
+                    "{classes}: the classes are numbers, and each gets a mask, even one that means that there is \
+                     nothing to find"
                 )
             }
             TagWarning::ContradictoryDuplicates { groups } => {
@@ -492,7 +492,7 @@ impl TagWarning {
                     .to_string()
             }
             TagWarning::NumberedClasses { .. } => {
-                "write the names of the classes, and leave the tags of images empty in which there is nothing to find"
+                "use class names, and leave the tags of images with nothing to find empty"
                     .to_string()
             }
             TagWarning::ContradictoryDuplicates { .. } => {

@@ -24,7 +24,8 @@ pub(crate) fn read(root: &Path, images: &FileIndex, difficult: Difficult) -> Lis
     let annotations = root.join("Annotations");
     let annotations = annotations.is_dir().then_some(annotations);
     if annotations.is_none() {
-        let detail = "no folder with annotations, so that no image has a tag (tags can be taken from masks on request)";
+        let detail =
+            "no folder Annotations, so no image has a tag (--tags-from-masks takes them from the masks)";
         problems.push(Problem::new(ProblemKind::ImageWithoutTag, root.join("Annotations"), detail));
     }
     let listed: Vec<(usize, Vec<String>)> = listed.into_iter().collect();

@@ -103,7 +103,7 @@ impl MaskSetFormat {
             Some(b'{') => {
                 let file = File::open(path).map_err(|e| ExportError::io(path, e))?;
                 let keys: HashMap<String, IgnoredAny> = serde_json::from_reader(BufReader::new(file))
-                    .map_err(|error| ExportError::bad_file(path, format!("not whole JSON: {error}")))?;
+                    .map_err(|error| ExportError::bad_file(path, format!("incomplete JSON: {error}")))?;
                 match keys.contains_key("images") {
                     true => Ok(MaskSetFormat::Coco),
                     false if keys.contains_key("shapes") => Ok(MaskSetFormat::Labelme),
@@ -146,7 +146,7 @@ impl MaskSet {
             if !names.insert(Path::new(file_name).with_extension("")) {
                 return Err(ExportError::bad_file(
                     path,
-                    format!("two images are called {file_name}, extension apart"),
+                    format!("two images are called {file_name}, except for the extension"),
                 ));
             }
         }

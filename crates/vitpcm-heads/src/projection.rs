@@ -24,7 +24,8 @@ impl Projection {
     pub fn fit(parts: &[&[f16]], width: usize, num_directions: usize) -> Result<Self> {
         let num_values: usize = parts.iter().map(|part| part.len()).sum();
         if width == 0 || num_directions == 0 || num_values == 0 {
-            let reason = format!("a projection of {num_values} values, {width} a patch, to {num_directions}");
+            let reason =
+                format!("a projection of {num_values} values, {width} per patch, to {num_directions}");
             return Err(HeadsError::BadRequest(reason));
         }
         for part in parts {

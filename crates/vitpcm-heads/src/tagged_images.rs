@@ -36,7 +36,8 @@ impl TaggedImages {
         {
             let length = tags.len();
             return Err(HeadsError::BadRequest(format!(
-                "{length} tags of {num_classes} classes; expected 1 to {MAX_CLASSES} classes, one tag an image and class"
+                "{length} tags of {num_classes} classes; expected 1 to {MAX_CLASSES} classes, one tag per \
+                 image and class"
             )));
         }
         check_length("folds", folds.len(), tags.len() / num_classes)?;

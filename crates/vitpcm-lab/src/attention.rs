@@ -111,7 +111,7 @@ fn open_mapper(args: &Args, session: &Session) -> anyhow::Result<AttentionMapper
     Ok(match inspect(path)? {
         FileSummary::Model(_) => of_model(&Model::from_weight_file(&file, &device)?)?,
         FileSummary::DeepLab(_) | FileSummary::ResNet(_) | FileSummary::Xception(_) => {
-            bail!("{}: a network of convolutions, which attends to nothing; expected a ViT", path.display())
+            bail!("{}: a convolutional network has no attention; expected a ViT", path.display())
         }
         // Files without a ViT are reported by the import.
         FileSummary::Backbone(_) | FileSummary::Arrays { .. } => {

@@ -66,7 +66,7 @@ impl AttentionMapper {
         let patch = vit.config().patch;
         let cells = (size as f64 / patch as f64).round() as usize;
         if !(1..=256).contains(&cells) {
-            let problem = format!("size {size}: a grid of {cells} patches a side, expected 1 to 256");
+            let problem = format!("size {size}: a grid of {cells} patches per side, expected 1 to 256");
             return Err(SegmentError::BadOptions(problem));
         }
         let vit = vit.with_precision(precision).for_inference()?;

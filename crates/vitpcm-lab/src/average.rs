@@ -14,7 +14,7 @@ use vitpcm_nets::WeightFile;
     vitpcm-lab random --backbone vit-nano16 --out a.safetensors\n  \
     vitpcm-lab random --backbone vit-nano16 --seed 1 --out b.safetensors\n  \
     vitpcm-lab average a.safetensors b.safetensors --out mean.safetensors\n\n\
-    Means of trainings that began with the same weights are of use; means of random numbers are not.")]
+    Average runs that started from the same weights; the mean of random weights is useless.")]
 pub(crate) struct Args {
     /// Models of `train` or `verify` that started from the same weights: files or run folders
     #[arg(required = true, num_args = 2.., value_name = "MODEL", value_parser = model_path::parser())]

@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcome> {
     let session = Session::new(&cli.common, invocation, ranks)?;
     if ranks.size() > 1 && !matches!(cli.command, Command::Cam(_)) {
-        return Err(usage(anyhow::anyhow!("this command is for one process; cam trains on several")));
+        return Err(usage(anyhow::anyhow!("this command runs as one process; cam supports several")));
     }
     match cli.command {
         Command::Attention(args) => attention::attention(&args, &session),

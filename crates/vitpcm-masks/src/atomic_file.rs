@@ -73,7 +73,7 @@ fn replaceable(path: &Path) -> io::Result<PathBuf> {
 }
 
 fn not_a_file() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file; expected a place for one")
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
 }
 
 impl Drop for AtomicFile {
@@ -172,7 +172,7 @@ mod tests {
         fs::create_dir(at("folder")).unwrap();
         for name in ["pipe", "folder"] {
             let error = write(&at(name), |file| file.write_all(b"new")).unwrap_err();
-            assert!(error.to_string().contains("no regular file"), "{name}: {error}");
+            assert!(error.to_string().contains("not a regular file"), "{name}: {error}");
         }
         use std::os::unix::fs::FileTypeExt;
         assert!(fs::symlink_metadata(at("pipe")).unwrap().file_type().is_fifo());

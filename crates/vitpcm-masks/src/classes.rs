@@ -118,7 +118,7 @@ impl Classes {
         let classes = Self::from_names(lines.filter(|line| !line.is_empty() && !line.starts_with('#')))
             .map_err(|error| MaskError::BadClasses(format!("{}: {error}", path.display())))?;
         if classes.len() == 1 {
-            let problem = format!("{}: no class name; expected one a line", path.display());
+            let problem = format!("{}: no class name; expected one per line", path.display());
             return Err(MaskError::BadClasses(problem));
         }
         Ok(classes)

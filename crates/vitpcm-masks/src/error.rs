@@ -23,7 +23,7 @@ pub enum MaskError {
         reason: String,
     },
     /// A PNG without one class index per pixel.
-    #[error("{}: {found}; expected a mask with one class index a pixel (8-bit indexed or grey PNG)", path.display())]
+    #[error("{}: {found}; expected a mask with one class index per pixel (8-bit indexed or grey PNG)", path.display())]
     NotALabelMap {
         /// The file.
         path: PathBuf,

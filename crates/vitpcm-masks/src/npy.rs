@@ -50,7 +50,7 @@ impl<'a> Array<'a> {
         if length > MAX_HEADER {
             return Err(format!("a NumPy header of {length} bytes"));
         }
-        let header = rest.get(start..start + length).ok_or("the NumPy header is cut off")?;
+        let header = rest.get(start..start + length).ok_or("the NumPy header is truncated")?;
         let header = std::str::from_utf8(header).map_err(|_| "the NumPy header is not text")?;
         let descr = quoted(after(header, "'descr':")?)?;
         if !after(header, "'fortran_order':")?.starts_with("False") {

@@ -58,7 +58,7 @@ impl PngHeader {
         if self.inflated_bytes > file_bytes.saturating_mul(MAX_INFLATION).saturating_add(INFLATION_ALLOWANCE)
         {
             return Err(format!(
-                "its header promises {} bytes, more than {file_bytes} bytes of file can hold",
+                "its header claims {} bytes, more than {file_bytes} bytes of file can hold",
                 self.inflated_bytes
             ));
         }

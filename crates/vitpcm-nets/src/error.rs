@@ -88,7 +88,9 @@ pub enum NetsError {
         reason: String,
     },
     /// The mean of models that differ in more than their parameters.
-    #[error("they differ in network, classes or pixel statistics; expected several trainings of one network")]
+    #[error(
+        "they differ in network, classes or pixel statistics; expected several training runs of one network"
+    )]
     ModelsDiffer,
     /// Pixels whose shape does not fit the network.
     #[error(

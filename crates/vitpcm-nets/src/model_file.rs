@@ -415,7 +415,7 @@ pub(crate) fn compare_parameters(network: &str, wanted: &[ParameterShape], file:
             mismatch.different.push(DifferentTensor {
                 name: entry.name.clone(),
                 found: format!("{:?} {}", entry.shape, entry.element_type),
-                expected: format!("{:?} f32, f16, or i8 with a scale a row", parameter.shape),
+                expected: format!("{:?} f32, f16, or i8 with a scale per row", parameter.shape),
             });
         }
     }

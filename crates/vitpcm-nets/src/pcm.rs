@@ -98,10 +98,10 @@ impl PcmConfig {
                 return bad(format!("a background threshold of {background_threshold}; expected 0 to 1"));
             }
             if self.conditioning != PatchConditioning::None {
-                return bad("class activation maps behind a conditioning; expected none".to_owned());
+                return bad("class activation maps after patch conditioning; expected none".to_owned());
             }
             if self.tag_head {
-                return bad("a tag head behind class activation maps; expected patch scores".to_owned());
+                return bad("a tag head after class activation maps; expected patch scores".to_owned());
             }
         }
         Ok(())

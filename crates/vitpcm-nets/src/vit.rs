@@ -258,9 +258,7 @@ impl Vit {
     /// pixels as for [`Vit::embed`]; result `[B, heads, rows, columns]`, f32
     pub fn class_attention(&self, pixels: &Tensor) -> Result<Tensor> {
         let Some((last, _)) = self.blocks.split_last() else {
-            return Err(NetsError::BadConfig {
-                reason: "a ViT without blocks attends to nothing".to_owned(),
-            });
+            return Err(NetsError::BadConfig { reason: "a ViT without blocks has no attention".to_owned() });
         };
         let tokens = self.run_blocks_to(self.blocks.len() - 1, &self.embed(pixels)?, &mut Mode::Inference)?;
         let weights = last.class_attention(&tokens.values)?; // [B, heads, N]

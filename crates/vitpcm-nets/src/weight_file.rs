@@ -309,7 +309,7 @@ impl WeightFile {
             return Err(Fault::Damaged(format!("the tensor `{}`", entry.name)));
         }
         let bytes =
-            place.get(entry.byte_offset..).ok_or("its first element lies behind the end of its storage")?;
+            place.get(entry.byte_offset..).ok_or("its first element lies beyond the end of its storage")?;
         let num_elements = checked_num_elements(&entry.shape)?;
         // Holds for every array that is not a broadcast view of fewer elements, so the allocation below never exceeds
         // the file's size.
@@ -392,7 +392,7 @@ fn gather(held: &[f32], shape: &[usize], strides: &[usize], num_elements: usize)
         .ok_or("its strides overflow")?;
     if last >= held.len() {
         return Err(
-            format!("strides {strides:?} of shape {shape:?} reach behind the end of its storage").into()
+            format!("strides {strides:?} of shape {shape:?} reach beyond the end of its storage").into()
         );
     }
     let mut out = Vec::with_capacity(num_elements);

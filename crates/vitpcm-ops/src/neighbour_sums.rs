@@ -21,7 +21,8 @@ pub fn neighbour_sums(products: &Tensor, classes: usize, rates: &[usize]) -> Res
     let is_rate = |rate: &usize| (1..=i32::MAX as usize).contains(rate);
     if classes == 0 || columns < rates.len() * classes * TAPS || !rates.iter().all(is_rate) {
         bail!(
-            "neighbour_sums: {columns} products a pixel for {classes} classes at rates {rates:?}, expected nine a class and rate"
+            "neighbour_sums: {columns} products per pixel for {classes} classes at rates {rates:?}, \
+             expected nine per class and rate"
         );
     }
     if rates.is_empty() || rates.len() > MAX_RATES {

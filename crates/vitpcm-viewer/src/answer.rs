@@ -47,7 +47,7 @@ impl Refusal {
     }
 
     pub(crate) fn no_such_image() -> Refusal {
-        Refusal::new(StatusCode::NOT_FOUND, "no image of this id is kept (any longer); send it again")
+        Refusal::new(StatusCode::NOT_FOUND, "no image with this id (any more); upload it again")
     }
 
     pub(crate) fn bug() -> Refusal {

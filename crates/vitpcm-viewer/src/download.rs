@@ -65,7 +65,7 @@ impl Format {
             Format::Overlay => "The mask over the image, to look at.",
             Format::Heatmap => "Scores of each tag and the background, with a colour bar.",
             Format::Npz => "Scores on the grid, for NumPy and vitpcm refine.",
-            Format::Export(ExportFormat::Png) => "One class index a pixel, in the VOC palette.",
+            Format::Export(ExportFormat::Png) => "One class index per pixel, in the VOC palette.",
             Format::Export(ExportFormat::Coco) => "Instances with RLE masks, as pycocotools reads them.",
             Format::Export(ExportFormat::Yolo) => "Images, polygon labels and data.yaml.",
             Format::Export(ExportFormat::LabelStudio) => {
@@ -73,7 +73,7 @@ impl Format {
             }
             Format::Export(ExportFormat::Cvat) => "“Segmentation mask 1.1”, to upload to CVAT as it is.",
             Format::Export(ExportFormat::Labelme) => "A JSON file with polygons for each image.",
-            Format::Export(ExportFormat::Voc) => "Images, masks and lists, laid out to train on.",
+            Format::Export(ExportFormat::Voc) => "Images, masks and lists, ready to train on.",
         }
     }
 }

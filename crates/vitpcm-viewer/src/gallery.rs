@@ -41,7 +41,7 @@ impl Gallery {
         if num_bytes > self.budget.num_bytes() {
             let (needed, there_are) = (num_bytes.div_ceil(1 << 20), self.budget.num_bytes() >> 20);
             let text =
-                format!("{}: takes {needed} MiB of memory; there are {there_are} for images", image.name);
+                format!("{}: needs {needed} MiB of memory; {there_are} MiB are for images", image.name);
             return Err(Refusal::unprocessable(text));
         }
         let mut shelf = self.shelf();

@@ -56,7 +56,7 @@ fn check(uri: &Uri, headers: &HeaderMap, own_name: Option<&str>) -> Result<(), R
     let is_own_origin = |origin: &str| origin.strip_prefix("http://") == Some(host);
     let is_foreign_fetch = |site: &str| !matches!(site, "same-origin" | "none");
     if !text("origin").is_none_or(is_own_origin) || text("sec-fetch-site").is_some_and(is_foreign_fetch) {
-        return Err(Refusal::new(StatusCode::FORBIDDEN, "requests of other sites are not answered"));
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "requests from other sites are refused"));
     }
     Ok(())
 }

@@ -81,14 +81,14 @@ pub(crate) fn router(app: Arc<App>, own_name: OwnName) -> Router {
     router
         .fallback(async || no_such_address())
         .method_not_allowed_fallback(async || {
-            Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not answer to this method")
+            Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not support this method")
         })
         .layer(axum::middleware::from_fn_with_state(own_name, guard))
         .with_state(app)
 }
 
 fn no_such_address() -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, "there is nothing at this address")
+    Refusal::new(StatusCode::NOT_FOUND, "nothing at this address")
 }
 
 /// Path parameters. One that is not UTF-8 answers 404.

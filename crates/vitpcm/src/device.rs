@@ -25,7 +25,7 @@ impl FromStr for DeviceName {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let expected = || format!("`{name}` is no device; expected cpu, cuda, cuda:N or metal");
+        let expected = || format!("`{name}` is not a device; expected cpu, cuda, cuda:N or metal");
         match name.split_once(':') {
             None if name == "cpu" => Ok(Self::Cpu),
             None if name == "cuda" => Ok(Self::Cuda(0)),

@@ -127,7 +127,7 @@ impl Segmenter {
             // 256 cells per side are 65,536 tokens: too many for attention on any current machine.
             if !(1.0..=256.0).contains(&cells) {
                 let problem = format!(
-                    "size {size} × scale {scale}: a grid of {cells} patches a side, expected 1 to 256"
+                    "size {size} × scale {scale}: a grid of {cells} patches per side, expected 1 to 256"
                 );
                 return Err(SegmentError::BadOptions(problem));
             }
@@ -137,8 +137,7 @@ impl Segmenter {
         let least = cells_by_scale.iter().max().copied().unwrap_or(1);
         if options.tiling.tile_side < least {
             let side = options.tiling.tile_side;
-            let problem =
-                format!("tiles of {side} pixels: expected at least {least}, a pixel for each patch");
+            let problem = format!("tiles of {side} pixels: expected at least {least}, one pixel per patch");
             return Err(SegmentError::BadOptions(problem));
         }
         let network = model.network()?.with_precision(options.precision).for_inference()?;
@@ -215,7 +214,7 @@ impl Segmenter {
     /// The inputs that a tag head is fitted to: the image without augmentation, at the first scale.
     pub fn tag_evidence(&self, image: &RgbImage) -> Result<TagEvidence, SegmentError> {
         let Network::Pcm(pcm) = &self.network else {
-            let problem = "the model learned from masks; only one that learned from tags has a tag head";
+            let problem = "the model was trained on masks; only models trained from tags have a tag head";
             return Err(SegmentError::BadOptions(problem.to_owned()));
         };
         let plan = GridPlan::whole(pcm.cells_by_scale[0]);
@@ -291,7 +290,7 @@ impl Segmenter {
         let tile_side = self.options.tiling.tile_side;
         GridPlan::tiled(cells, size, tile_side, MOST_TILED_SCORES / self.classes.len()).ok_or_else(|| {
             SegmentError::BadOptions(format!(
-                "{} × {} pixels in tiles of {tile_side}: more scores than fit into a gigabyte; use larger tiles",
+                "{} × {} pixels in tiles of {tile_side}: more than 1 GiB of scores; use larger tiles",
                 size.0, size.1
             ))
         })

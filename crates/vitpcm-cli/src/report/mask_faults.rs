@@ -22,7 +22,7 @@ impl MaskFault {
     /// Words to follow a class's name.
     pub(crate) fn words(self) -> &'static str {
         match self {
-            MaskFault::MarksCorners => "its masks mark the corners of the pictures",
+            MaskFault::MarksCorners => "its masks mark the corners of the images",
             MaskFault::IsEmpty => "its masks are empty in most images",
         }
     }
@@ -31,7 +31,7 @@ impl MaskFault {
     pub(crate) fn sentence(self, classes: &str) -> String {
         match self {
             MaskFault::MarksCorners => {
-                format!("Masks mark the corners of the pictures, seldom a thing: {classes}.")
+                format!("Masks mark the corners of the images, which seldom show the object: {classes}.")
             }
             MaskFault::IsEmpty => format!("Nothing is marked in most images with the tag: {classes}."),
         }
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(
             sentences,
             [
-                "Masks mark the corners of the pictures, seldom a thing: `rust` (4 of 5 images).",
+                "Masks mark the corners of the images, which seldom show the object: `rust` (4 of 5 images).",
                 "Nothing is marked in most images with the tag: `phoma` (6 of 8 images)."
             ]
         );

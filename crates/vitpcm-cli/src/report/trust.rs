@@ -37,11 +37,11 @@ impl ClassTrust {
                 "marks corners: do not use without checking each mask"
             }
             Some(_) if self.fault == Some(MaskFault::IsEmpty) => {
-                "most masks are empty: more time, or more images"
+                "most masks are empty: train longer or add images"
             }
             None => "found nowhere: check its tags",
             Some(iou) if iou >= STABLE_FROM => "stable: look at a few masks",
-            Some(iou) if iou >= LOW_BELOW => "look at the least sure images first",
+            Some(iou) if iou >= LOW_BELOW => "check the least confident images first",
             Some(_) => "do not use without checking each mask",
         }
     }
@@ -85,7 +85,7 @@ impl Trust {
     pub(super) fn html(&self, summary: &Summary) -> String {
         let mut html = format!(
             "<p class=\"note\">Agreement is the IoU between these masks and those they are compared with, over {} {}. Classes on which \
-             two rounds agree are usually the better ones, but both can make the same mistake: look at the pictures before you \
+             two rounds agree are usually the better ones, but both can make the same mistake: check the images before you \
              rely on a class.</p>\n<div class=\"panel\"><table><thead><tr><th>class</th><th class=\"wide-only\"></th>\
              <th>agreement</th><th>tagged images</th><th class=\"left\">what to do</th></tr></thead><tbody>\n",
             grouped(summary.num_with_other as u64),

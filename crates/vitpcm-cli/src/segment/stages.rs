@@ -119,8 +119,7 @@ impl Stages<'_> {
             drop(segmented_sender);
             let mut written = Written { num_failed, ..Written::default() };
             for writer in writers {
-                let of_one =
-                    writer.join().map_err(|_| anyhow!("writing stopped by a bug; please report it"))?;
+                let of_one = writer.join().map_err(|_| anyhow!("a bug stopped writing; please report it"))?;
                 written.num_written += of_one.num_written;
                 written.num_failed += of_one.num_failed;
                 written.tags.extend(of_one.tags);

@@ -82,7 +82,7 @@ impl<'a> Display<'a> {
                 self.say(self.beginning(&run));
                 if self.messages.is_verbose() {
                     self.say(format!(
-                        "training images of {size} × {size} pixels, {:.2} million parameters, {} an epoch",
+                        "training images of {size} × {size} pixels, {:.2} million parameters, {} per epoch",
                         run.num_parameters as f64 / 1e6,
                         counted(run.steps_per_epoch as usize, "step", "steps"),
                         size = run.train_size,
@@ -126,7 +126,7 @@ impl<'a> Display<'a> {
         if !self.data.held_out.is_empty() {
             line += &format!("; {num_validation} held out to measure the result");
         } else if run.num_validation_images > 0 {
-            line += &format!("; {num_validation} to choose the best epoch by");
+            line += &format!("; {num_validation} to choose the best epoch");
         }
         if run.num_validation_masks > 0 {
             line += &format!(", {} of them with true masks", run.num_validation_masks);

@@ -293,7 +293,7 @@ impl<'a> Machine<'a> {
                     strides: self.counts(strides)?,
                 };
                 if tensor.shape.len() != tensor.strides.len() {
-                    return Err("a pickled tensor has as many strides as dimensions; this one has not".into());
+                    return Err("a pickled tensor has another number of strides than of dimensions".into());
                 }
                 self.stack.push(Value::Tensor(Rc::new(tensor)));
             }
@@ -358,7 +358,7 @@ impl<'a> Machine<'a> {
     }
 
     fn line(&mut self) -> Parsed<String> {
-        let length = self.rest.iter().position(|&byte| byte == b'\n').ok_or("the pickle is cut short")?;
+        let length = self.rest.iter().position(|&byte| byte == b'\n').ok_or("the pickle is truncated")?;
         let line = String::from_utf8_lossy(&self.rest[..length]).into_owned();
         self.rest = &self.rest[length + 1..];
         Ok(line)
@@ -424,7 +424,7 @@ impl<'a> Machine<'a> {
 
     fn take(&mut self, length: usize) -> Parsed<&'a [u8]> {
         if length > self.rest.len() {
-            return Err("the pickle is cut short".into());
+            return Err("the pickle is truncated".into());
         }
         let (taken, rest) = self.rest.split_at(length);
         self.rest = rest;

@@ -111,7 +111,7 @@ fn entry(weight: Weight, start: usize, available: usize) -> Parsed<(ArrayEntry, 
     let num_bytes = shape.iter().try_fold(size, |product: usize, &n| product.checked_mul(n));
     let end = num_bytes.and_then(|num_bytes| start.checked_add(num_bytes)).filter(|&end| end <= available);
     let Some(end) = end else {
-        return Err(format!("`{name}`: shape {shape:?} reaches behind the end of the shards").into());
+        return Err(format!("`{name}`: shape {shape:?} reaches beyond the end of the shards").into());
     };
     let place = Place::File { start, length: end - start };
     Ok((ArrayEntry { name, element_type, shape, strides: None, place, byte_offset: 0 }, end))

@@ -87,7 +87,7 @@ fn array_entry(name: &str, tensor: &StoredTensor, storage: &ZipEntry) -> Parsed<
         .offset
         .checked_mul(element_size)
         .filter(|&offset| offset <= storage.size)
-        .ok_or_else(|| format!("`{name}` begins behind the end of its storage"))?;
+        .ok_or_else(|| format!("`{name}` begins beyond the end of its storage"))?;
     let strides = (!is_row_major(&tensor.shape, &tensor.strides)).then(|| tensor.strides.clone());
     Ok(ArrayEntry {
         name: name.to_owned(),

@@ -94,7 +94,7 @@ fn find_directory(file: &[u8]) -> Parsed<(usize, u64)> {
     let end = (earliest..=file.len().saturating_sub(END_LENGTH))
         .rev()
         .find(|&at| file[at..].starts_with(b"PK\x05\x06"))
-        .ok_or("a zip file without its directory: cut short, or not complete yet")?;
+        .ok_or("a zip file without its directory: truncated or incomplete")?;
     let num_entries = u16_at(file, end + 10)?;
     let directory = u32_at(file, end + 16)?;
     if num_entries != u16::MAX && directory != DEFERRED_TO_ZIP64 {
@@ -124,9 +124,9 @@ fn read_directory_entry(file: &[u8], at: usize) -> Parsed<(ZipEntry, usize)> {
     let comment_length = usize::from(u16_at(file, at + 32)?);
     let name_start = at + 46;
     let extra_start = name_start + name_length;
-    let name = file.get(name_start..extra_start).ok_or("the zip directory is cut short")?;
+    let name = file.get(name_start..extra_start).ok_or("the zip directory is truncated")?;
     let name = String::from_utf8_lossy(name).into_owned();
-    let extra = file.get(extra_start..extra_start + extra_length).ok_or("the zip directory is cut short")?;
+    let extra = file.get(extra_start..extra_start + extra_length).ok_or("the zip directory is truncated")?;
 
     // Sizes and offset, each replaced by its 64-bit value in the extra field if there is one, in this order.
     let mut zip64 = zip64_values(extra);
@@ -163,7 +163,7 @@ fn read_directory_entry(file: &[u8], at: usize) -> Parsed<(ZipEntry, usize)> {
     let local_extra_length = usize::from(u16_at(file, local_header + 28)?);
     let start = local_header + 30 + local_name_length + local_extra_length;
     if start.checked_add(compressed_size).is_none_or(|end| end > file.len()) {
-        return Err(format!("the zip entry `{name}` reaches behind the end of the file").into());
+        return Err(format!("the zip entry `{name}` reaches beyond the end of the file").into());
     }
     let entry = ZipEntry { name, size, start, compressed_size, compression, crc };
     Ok((entry, extra_start + extra_length + comment_length))
@@ -183,8 +183,8 @@ fn zip64_values(mut extra: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 fn bytes_at<const N: usize>(file: &[u8], at: usize) -> Parsed<[u8; N]> {
-    let end = at.checked_add(N).ok_or("the zip directory is cut short")?;
-    let bytes = file.get(at..end).ok_or("the zip directory is cut short")?;
+    let end = at.checked_add(N).ok_or("the zip directory is truncated")?;
+    let bytes = file.get(at..end).ok_or("the zip directory is truncated")?;
     Ok(bytes.try_into().unwrap())
 }
 

@@ -219,7 +219,7 @@ pub(crate) fn flash_backward(
 ) -> Result<Array> {
     let grad_y = grad_y.clone().expect(qkv.dtype)?;
     if ![qkv, y, &grad_y].iter().all(|view| view.pointer.is_multiple_of(16)) {
-        bail!("attention: a tensor does not begin on 16 bytes");
+        bail!("attention: a tensor is not aligned to 16 bytes");
     }
     let device = &qkv.device;
     let int = |value: usize| Argument::Int(value as i32);
