@@ -48,30 +48,46 @@ pub(crate) fn format_parser() -> impl TypedValueParser<Value = Format> {
     PossibleValuesParser::new(own.into_iter().chain(exports)).map(known)
 }
 
-/// The formats written per image: those requested, and those that requested exports are made from.
-pub(crate) fn written_per_image(formats: &[Format]) -> Vec<Format> {
-    let mut written: Vec<Format> = Vec::new();
-    let mut add = |format: Format| {
-        if !written.contains(&format) {
-            written.push(format);
-        }
-    };
-    for &format in formats {
-        match format {
-            Format::Export(_) => add(Format::Png),
-            own => add(own),
-        }
-    }
-    written
+/// The option `--format` of `segment` and `refine`.
+#[derive(clap::Args)]
+pub(crate) struct FormatOptions {
+    /// Formats to write
+    #[arg(
+        long,
+        value_parser = format_parser(),
+        value_delimiter = ',',
+        default_value = "png",
+        value_name = "FORMAT,…"
+    )]
+    format: Vec<Format>,
 }
 
-/// The exports among the formats.
-pub(crate) fn exports(formats: &[Format]) -> Vec<ExportFormat> {
-    let export = |format: &Format| match format {
-        Format::Export(export) => Some(*export),
-        _ => None,
-    };
-    formats.iter().filter_map(export).collect()
+impl FormatOptions {
+    /// The formats written per image: those requested, and those that requested exports are made from.
+    pub(crate) fn written_per_image(&self) -> Vec<Format> {
+        let mut written: Vec<Format> = Vec::new();
+        let mut add = |format: Format| {
+            if !written.contains(&format) {
+                written.push(format);
+            }
+        };
+        for &format in &self.format {
+            match format {
+                Format::Export(_) => add(Format::Png),
+                own => add(own),
+            }
+        }
+        written
+    }
+
+    /// The exports among the formats.
+    pub(crate) fn exports(&self) -> Vec<ExportFormat> {
+        let export = |format: &Format| match format {
+            Format::Export(export) => Some(*export),
+            _ => None,
+        };
+        self.format.iter().filter_map(export).collect()
+    }
 }
 
 /// Everything needed to write an image's results.

@@ -7,7 +7,7 @@ use crate::crf_options::CrfOptions;
 use crate::folder_record::{self, FolderRecord, Settings};
 use crate::image_inputs::{self, Input};
 use crate::mask_exports::{ExportArgs, Finished, MaskExports};
-use crate::mask_formats::{self, Format, Results, written_per_image};
+use crate::mask_formats::{FormatOptions, Results};
 use crate::mask_place;
 use crate::outcome::{Outcome, described, usage};
 use crate::output::{self, Messages};
@@ -38,15 +38,8 @@ pub(crate) struct Args {
     /// Folder for the masks, each named after its image
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Formats to write
-    #[arg(
-        long,
-        value_parser = mask_formats::format_parser(),
-        value_delimiter = ',',
-        default_value = "png",
-        value_name = "FORMAT,…"
-    )]
-    format: Vec<Format>,
+    #[command(flatten)]
+    formats: FormatOptions,
     #[command(flatten)]
     confidence: ConfidenceOptions,
     #[command(flatten)]
@@ -111,8 +104,8 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
 
 /// Refuses results that would replace an image, scores or each other.
 fn check_outputs(args: &Args, place: &Path, inputs: &[&Input], session: &Session) -> anyhow::Result<()> {
-    let exports = mask_formats::exports(&args.format);
-    let formats = written_per_image(&args.format);
+    let exports = args.formats.exports();
+    let formats = args.formats.written_per_image();
     let files: Vec<Finished<'_>> = inputs.iter().map(|input| finished(&args.out, input)).collect();
     let scores = |input: &&Input| place.join(format!("{}.npz", input.name));
     // Heat maps are named after classes, which the first score file lists.
@@ -137,7 +130,7 @@ fn write_exports(
     results: &ResultsFolder,
     messages: &Messages,
 ) -> anyhow::Result<usize> {
-    let formats = mask_formats::exports(&args.format);
+    let formats = args.formats.exports();
     if formats.is_empty() {
         return Ok(0);
     }
@@ -183,7 +176,7 @@ fn refine_one(
         classes: &stored.classes,
         tags: &tags,
     };
-    let formats = written_per_image(&args.format);
+    let formats = args.formats.written_per_image();
     formats
         .iter()
         .try_for_each(|format| folder.publish(&format.write(&folder.staging(), &input.name, &results)?))

@@ -14,7 +14,7 @@ use crate::folder_record::{self, FolderRecord};
 use crate::image_inputs::{self, Input, TagTable};
 use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports};
-use crate::mask_formats::{self, Format, written_per_image};
+use crate::mask_formats::{Format, FormatOptions};
 use crate::mask_place;
 use crate::model_path;
 use crate::number_bounds;
@@ -56,15 +56,8 @@ pub(crate) struct Args {
     model: Option<PathBuf>,
     #[command(flatten)]
     tags: TagOptions,
-    /// Formats to write
-    #[arg(
-        long,
-        value_parser = mask_formats::format_parser(),
-        value_delimiter = ',',
-        default_value = "png",
-        value_name = "FORMAT,…"
-    )]
-    format: Vec<Format>,
+    #[command(flatten)]
+    formats: FormatOptions,
     /// Refine each mask with a dense CRF
     #[arg(long)]
     crf: bool,
@@ -175,7 +168,7 @@ impl TagSource {
     fn description(&self) -> &'static str {
         match self {
             TagSource::Given(_) | TagSource::Table(_) => "tags given",
-            TagSource::Predicted { .. } => "tags found by the model",
+            TagSource::Predicted { .. } => "tags predicted by the model",
             TagSource::Unknown => "every class allowed everywhere",
         }
     }
@@ -230,7 +223,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
             bail!("none of the images belongs to the split `{split}`");
         }
     }
-    let formats = written_per_image(&args.format);
+    let formats = args.formats.written_per_image();
     let limits = session.image_limits();
     let is_there = |input: &Input| {
         formats.iter().all(|format| format.is_done(&args.out, &input.name, limits.max_pixels))
@@ -295,7 +288,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     // All ranks have written everything. Exports hold what is done, in this run or earlier ones.
     let [num_not_exported] = ranks.sum_counts([match ranks.is_first() {
         true => {
-            let (formats, classes) = (&mask_formats::exports(&args.format)[..], segmenter.classes());
+            let (formats, classes) = (&args.formats.exports()[..], segmenter.classes());
             let exports = MaskExports {
                 formats,
                 args: &ExportArgs::default(),
@@ -336,7 +329,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
                 .map_or("the embedded model".into(), |path| path.display().to_string()),
             tags: tags.description(),
             tag_threshold: args.tags.tag_threshold,
-            links: match written_per_image(&args.format).contains(&Format::Png) {
+            links: match args.formats.written_per_image().contains(&Format::Png) {
                 true => MaskLinks::BesideReport,
                 false => MaskLinks::None,
             },
@@ -369,8 +362,8 @@ fn check_outputs(
     classes: &Classes,
     session: &Session,
 ) -> anyhow::Result<()> {
-    let (rank, exports) = (session.ranks.rank(), mask_formats::exports(&args.format));
-    let formats = written_per_image(&args.format);
+    let (rank, exports) = (session.ranks.rank(), args.formats.exports());
+    let formats = args.formats.written_per_image();
     let files: Vec<Finished<'_>> = inputs.iter().map(|input| finished(&args.out, input)).collect();
     let report = [args.out.join("report.html"), segment_report::review_file(&args.out, rank)];
     let json = args.json.iter().filter(|path| *path != Path::new("-")).cloned();

@@ -9,9 +9,10 @@ use candle_core::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::deeplab::{DeepLab, DeepLabConfig};
-use crate::error::{Fault, NetsError, Parsed, Result};
+use crate::error::{Fault, Parsed, Result};
 use crate::model_file::{
-    Storage, compare_parameters, json, mean_of_alike, read_parameters, write_parameters,
+    Storage, check_number_of_names, compare_parameters, json, mean_of_alike, metadata_value, read_parameters,
+    write_parameters,
 };
 use crate::normalisation::Normalisation;
 use crate::parameters::Parameters;
@@ -41,11 +42,7 @@ impl DeepLabInfo {
     /// Checks the description for contradictions.
     pub fn check(&self) -> Result<()> {
         self.network.check()?;
-        let bad = |reason: String| Err(NetsError::BadConfig { reason });
-        if self.classes.len() != self.network.num_classes {
-            let (names, classes) = (self.classes.len(), self.network.num_classes);
-            return bad(format!("{names} class names for {classes} classes"));
-        }
+        check_number_of_names(&self.classes, self.network.num_classes)?;
         self.normalisation.check()
     }
 }
@@ -114,9 +111,7 @@ pub(crate) fn read_info(file: &WeightFile) -> Result<DeepLabInfo> {
 }
 
 fn parse_info(metadata: &BTreeMap<String, String>) -> Parsed<DeepLabInfo> {
-    let get = |key: &str| {
-        metadata.get(key).ok_or_else(|| Fault::from(format!("a model without `{key}` in its metadata")))
-    };
+    let get = |key: &str| metadata_value(metadata, key);
     if get("format")? != FORMAT || get("format_version")? != FORMAT_VERSION {
         return Err(format!("expected a {FORMAT} of version {FORMAT_VERSION}").into());
     }

@@ -49,11 +49,8 @@ impl ModelInfo {
     /// Checks the description for contradictions.
     pub fn check(&self) -> Result<()> {
         self.network.check()?;
+        check_number_of_names(&self.classes, self.network.num_classes)?;
         let bad = |reason: String| Err(NetsError::BadConfig { reason });
-        if self.classes.len() != self.network.num_classes {
-            let (names, classes) = (self.classes.len(), self.network.num_classes);
-            return bad(format!("{names} class names for {classes} classes"));
-        }
         let mut sorted: Vec<&str> = self.classes.iter().map(String::as_str).collect();
         sorted.sort_unstable();
         if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -67,6 +64,14 @@ impl ModelInfo {
         }
         self.normalisation.check()
     }
+}
+
+/// Checks that there is a name for every class.
+pub(crate) fn check_number_of_names(names: &[String], num_classes: usize) -> Result<()> {
+    if names.len() == num_classes {
+        return Ok(());
+    }
+    Err(NetsError::BadConfig { reason: format!("{} class names for {num_classes} classes", names.len()) })
 }
 
 /// Where samples sit when images and score maps are resized.
@@ -353,9 +358,7 @@ pub(crate) fn read_info(file: &WeightFile) -> Result<ModelInfo> {
 }
 
 fn parse_info(metadata: &BTreeMap<String, String>) -> Parsed<ModelInfo> {
-    let get = |key: &str| {
-        metadata.get(key).ok_or_else(|| Fault::from(format!("a model without `{key}` in its metadata")))
-    };
+    let get = |key: &str| metadata_value(metadata, key);
     let version = get("format_version")?;
     if version != FORMAT_VERSION {
         return Err(format!(
@@ -384,6 +387,11 @@ fn network(text: &str) -> Parsed<PcmConfig> {
         return Err(format!("a model with pooling {pooling}, which is no longer supported").into());
     }
     json("network", &value.to_string())
+}
+
+/// A required metadata value.
+pub(crate) fn metadata_value<'a>(metadata: &'a BTreeMap<String, String>, key: &str) -> Parsed<&'a String> {
+    metadata.get(key).ok_or_else(|| Fault::from(format!("a model without `{key}` in its metadata")))
 }
 
 /// Parses a metadata value.

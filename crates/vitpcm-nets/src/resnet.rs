@@ -110,28 +110,20 @@ impl ResNetConfig {
 
     /// Checks that the numbers describe a possible network; the limits are far above every published ResNet.
     pub fn check(&self) -> Result<()> {
-        let bad = |reason: String| Err(NetsError::BadConfig { reason });
         if self.blocks.iter().any(|blocks| !(1..=128).contains(blocks)) || !(1..=1024).contains(&self.width) {
-            return bad(format!(
+            let reason = format!(
                 "stages of {:?} blocks, width {}; expected 1 to 128 blocks, 1 to 1024",
                 self.blocks, self.width
-            ));
+            );
+            return Err(NetsError::BadConfig { reason });
         }
-        if !(self.norm_eps.is_finite() && self.norm_eps > 0.0) {
-            return bad(format!("norm_eps is {}; expected a positive number", self.norm_eps));
-        }
-        Ok(())
+        check_norm_eps(self.norm_eps)
     }
 
     /// Names and shapes of all parameters.
     pub fn parameter_shapes(&self) -> Vec<ParameterShape> {
         let mut shapes = Vec::new();
-        let mut layer = |conv: &str, norm: &str, [out, kernel, inputs]: [usize; 3]| {
-            shapes.push(ParameterShape::new(&format!("{conv}.weight"), &[out, kernel, kernel, inputs]));
-            for part in NORM_PARTS {
-                shapes.push(ParameterShape::new(&format!("{norm}.{part}"), &[out]));
-            }
-        };
+        let mut layer = |conv: &str, norm: &str, size| shapes.extend(layer_shapes(conv, norm, size));
         layer("conv1", "bn1", [self.width, 7, 3]);
         for block in self.block_list(OutputStride::Eight) {
             let Block { name, inputs, width, .. } = &block;
@@ -175,7 +167,26 @@ impl ResNetConfig {
 }
 
 /// The parameters of a batch norm, by torchvision's names.
-pub(crate) const NORM_PARTS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
+const NORM_PARTS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
+
+/// Names and shapes of a convolution and its norm, of size [outputs, kernel side, inputs].
+pub(crate) fn layer_shapes(
+    conv: &str,
+    norm: &str,
+    [out, kernel, inputs]: [usize; 3],
+) -> impl Iterator<Item = ParameterShape> {
+    let weight = ParameterShape::new(&format!("{conv}.weight"), &[out, kernel, kernel, inputs]);
+    let norm = NORM_PARTS.map(|part| ParameterShape::new(&format!("{norm}.{part}"), &[out]));
+    std::iter::once(weight).chain(norm)
+}
+
+/// Checks the epsilon of batch norms.
+pub(crate) fn check_norm_eps(norm_eps: f64) -> Result<()> {
+    if norm_eps.is_finite() && norm_eps > 0.0 {
+        return Ok(());
+    }
+    Err(NetsError::BadConfig { reason: format!("norm_eps is {norm_eps}; expected a positive number") })
+}
 
 /// Whether a parameter belongs to a batch norm, which is never trained.
 pub fn is_frozen_norm(name: &str) -> bool {

@@ -10,7 +10,7 @@ use vitpcm_ops::{Activation, ConvLayer, PoolWindows, Window, depthwise, max_pool
 
 use crate::error::{NetsError, Result};
 use crate::parameters::Parameters;
-use crate::resnet::{NORM_PARTS, conv_layer};
+use crate::resnet::{check_norm_eps, conv_layer, layer_shapes};
 use crate::variants::ParameterShape;
 use crate::vit::Precision;
 
@@ -120,28 +120,20 @@ impl XceptionConfig {
 
     /// Checks that the numbers describe a possible network; the limits are far above the published Xception.
     pub fn check(&self) -> Result<()> {
-        let bad = |reason: String| Err(NetsError::BadConfig { reason });
         let Self { middle_blocks, width, norm_eps } = *self;
         if !(1..=128).contains(&middle_blocks) || !(4..=1024).contains(&width) || !width.is_multiple_of(4) {
-            return bad(format!(
+            let reason = format!(
                 "{middle_blocks} middle blocks, width {width}; expected 1 to 128, a multiple of 4 to 1024"
-            ));
+            );
+            return Err(NetsError::BadConfig { reason });
         }
-        if !(norm_eps.is_finite() && norm_eps > 0.0) {
-            return bad(format!("norm_eps is {norm_eps}; expected a positive number"));
-        }
-        Ok(())
+        check_norm_eps(norm_eps)
     }
 
     /// Names and shapes of all parameters.
     pub fn parameter_shapes(&self) -> Vec<ParameterShape> {
         let mut shapes = Vec::new();
-        let mut layer = |conv: &str, norm: &str, [out, kernel, inputs]: [usize; 3]| {
-            shapes.push(ParameterShape::new(&format!("{conv}.weight"), &[out, kernel, kernel, inputs]));
-            for part in NORM_PARTS {
-                shapes.push(ParameterShape::new(&format!("{norm}.{part}"), &[out]));
-            }
-        };
+        let mut layer = |conv: &str, norm: &str, size| shapes.extend(layer_shapes(conv, norm, size));
         layer("block1_conv1", "block1_conv1_bn", [self.width, 3, 3]);
         layer("block1_conv2", "block1_conv2_bn", [2 * self.width, 3, self.width]);
         let mut of_depthwise = Vec::new();

@@ -200,7 +200,11 @@ impl Reviewed<'_> {
             "Classes that never occur are left out.</p>\n<div class=\"panel\"><table><thead><tr><th>class</th><th class=\"wide-only\"></th><th>area</th>",
         );
         put("<th>images</th>");
-        put(if has_tags { "<th>tag given</th><th>predicted</th><th>both</th>" } else { "<th>tag predicted</th>" });
+        put(if has_tags {
+            "<th>tag given</th><th>predicted</th><th>both</th>"
+        } else {
+            "<th>tag predicted</th>"
+        });
         put(if has_truth { "<th>IoU</th><th>accuracy</th><th>precision</th>" } else { "" });
         put("</tr></thead><tbody>\n");
         for (class, (sum, score)) in summary.per_class.iter().zip(&scores.per_class).enumerate() {
@@ -304,7 +308,7 @@ impl Reviewed<'_> {
                 self.what
             ));
         }
-        let tags = if self.summary.num_tagged > 0 { "tags given" } else { "tags found" };
+        let tags = if self.summary.num_tagged > 0 { "tags given" } else { "tags predicted" };
         put(format_args!(
             "<div class=\"panel\"><table data-sortable><thead><tr><th>image</th><th>confidence</th>\
              <th class=\"left\">mask shows</th><th class=\"left\">{tags}</th>{}</tr></thead><tbody>\n",

@@ -13,7 +13,7 @@ use super::{Args, TagSource};
 use crate::folder_record::ImageState;
 use crate::image_inputs::Input;
 use crate::interrupt::Interrupt;
-use crate::mask_formats::{Results, written_per_image};
+use crate::mask_formats::Results;
 use crate::outcome::described;
 use crate::output::Messages;
 use crate::results_folder::ResultsFolder;
@@ -182,7 +182,7 @@ impl Stages<'_> {
         )?;
         let (classes, tags) = (self.segmenter.classes(), &segmentation.tags[..]);
         let results = Results { image, mask: &mask, scores_on_grid: scores, alignment, classes, tags };
-        for format in written_per_image(&self.args.format) {
+        for format in self.args.formats.written_per_image() {
             let files = format.write(&self.results.staging(), &input.name, &results)?;
             match format.is_done(&self.args.out, &input.name, self.limits.max_pixels) {
                 true => self.results.publish(&files)?,
