@@ -107,6 +107,18 @@ impl CrfOptions {
 mod tests {
     use super::*;
 
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: CrfOptions,
+    }
+
+    #[test]
+    fn the_default_is_the_librarys() {
+        let cli: Cli = clap::Parser::parse_from(["vitpcm"]);
+        assert_eq!(cli.options.params(), CrfPreset::default().params());
+    }
+
     #[test]
     fn a_setting_changes_its_parameter_of_the_preset_alone() {
         let set = ["iterations=5", "bilateral-sigma-rgb=13", "normalization=after"];

@@ -210,7 +210,7 @@ mod tests {
         let bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x08\x01\0\0\x02\x08\x06\0\0\0\x72\xef\x89\xae\0\0\0\x0fIDATx\x9ccb";
         std::fs::write(&path, bytes).unwrap();
         let message = read_label_png(&path).unwrap_err().to_string();
-        assert!(message.contains("promises 553648194 bytes, more than 45 bytes"), "{message}");
+        assert!(message.contains("claims 553648194 bytes, more than 45 bytes"), "{message}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use image::{ExtendedColorType, ImageEncoder, RgbImage};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use vitpcm::{CrfParams, RawScores, Refinement, Segmentation, TagMode, UnsureBackground};
+use vitpcm::{CrfParams, CrfPreset, RawScores, Refinement, Segmentation, TagMode, UnsureBackground};
 use vitpcm_data::ClassLookup;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, LabelMap};
@@ -70,7 +70,7 @@ pub(crate) enum MaskSize {
 pub(crate) struct MaskWish {
     #[serde(default)]
     pub(crate) tags: TagsWanted,
-    /// Strength of the CRF: factor on the paper's weights. Absent: no CRF.
+    /// Strength of the CRF: factor on the default weights. Absent: no CRF.
     #[serde(default)]
     pub(crate) crf: Option<f32>,
     /// Whether large uncertain background regions go to the next most likely of the tags.
@@ -201,12 +201,12 @@ impl KeptImage {
     }
 }
 
-/// The paper's CRF with both weights scaled.
+/// The default CRF with both weights scaled.
 fn crf_params(strength: f32) -> Result<CrfParams, Refusal> {
     if !(0.0..=10.0).contains(&strength) {
         return Err(Refusal::unprocessable(format!("a CRF of strength {strength}; expected 0 to 10")));
     }
-    let usual = CrfParams::default();
+    let usual = CrfPreset::default().params();
     Ok(CrfParams {
         gaussian_weight: usual.gaussian_weight * strength,
         bilateral_weight: usual.bilateral_weight * strength,
