@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use vitpcm::{Device, Precision, Segmenter, SegmenterOptions, embedded_model};
+use vitpcm::{Device, Precision, Segmenter, SegmenterOptions, embedded_model, has_fast_bf16};
 use vitpcm_data::{
     Dataset, ImageLimits, InputGrid, OpenOptions, TagWarning, TaggedImage, describe_images,
     read_image_header, tag_warnings,
@@ -373,8 +373,9 @@ fn measured_speed(device: &Device, precision: Precision) -> anyhow::Result<Speed
         pass: pass_in_use,
         // A GPU trains whole batches, which one image at a time says nothing of.
         training_pass: match (device.is_cpu(), precision) {
-            (true, Precision::F32) => pass_in_use,
-            (true, _) => pass(Precision::F32)?,
+            (true, Precision::F32 | Precision::Bf16) => pass_in_use,
+            (true, Precision::Int8) if has_fast_bf16() => pass(Precision::Bf16)?,
+            (true, Precision::Int8) => pass(Precision::F32)?,
             (false, _) => 0.0019,
         },
         files: 0.004 + 0.03 / threads,

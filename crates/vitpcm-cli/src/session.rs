@@ -17,7 +17,7 @@ pub struct Common {
     /// Where to compute: cpu, cuda, cuda:N or metal [default: the best that this build and machine have]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Common options")]
     device: Option<DeviceName>,
-    /// Compute precision: f32, bf16 or int8 [default: bf16 on NVIDIA GPUs, int8 on CPUs with VNNI, where trained blocks stay f32; else f32]
+    /// Compute precision: f32, bf16 or int8 [default: bf16 on NVIDIA GPUs, int8 on CPUs with VNNI, where blocks in training are bf16 (AVX-512 BF16) or f32; else f32]
     #[arg(long, global = true, value_name = "NAME", value_parser = precision, help_heading = "Common options")]
     precision: Option<Precision>,
     /// Number of threads [default: all cores]
@@ -160,8 +160,8 @@ impl<'a> Session<'a> {
             _ => self.device.open().map_err(usage)?,
         };
         let precision = self.precision.unwrap_or_else(|| suitable(&device));
-        if precision == Precision::Bf16 && !device.is_cuda() {
-            return Err(usage(anyhow!("--precision bf16 needs an NVIDIA GPU (--device cuda)")));
+        if precision == Precision::Bf16 && !(device.is_cuda() || device.is_cpu() && vitpcm::has_fast_bf16()) {
+            return Err(usage(anyhow!("--precision bf16 needs an NVIDIA GPU or a CPU with AVX-512 BF16")));
         }
         if precision == Precision::Int8 && !device.is_cpu() {
             return Err(usage(anyhow!("--precision int8 is for the CPU (--device cpu)")));

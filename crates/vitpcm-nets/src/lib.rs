@@ -75,7 +75,7 @@ pub use variants::{Grid, LAYER_NORM_EPS, MLP_RATIO, ParameterShape, VARIANTS, Va
 pub use vit::{ClassificationHead, Precision, Tokens, Vit};
 #[cfg(feature = "cuda")]
 pub use vitpcm_ops::open_cuda;
-pub use vitpcm_ops::{ParameterGradients, has_fast_int8, on_worker};
+pub use vitpcm_ops::{ParameterGradients, has_fast_bf16, has_fast_int8, on_worker};
 pub use weight_file::{ArrayEntry, Container, ElementType, WeightFile, raise_weight_limit};
 pub use weight_names::Naming;
 pub use weight_shrink::shrink_weights;

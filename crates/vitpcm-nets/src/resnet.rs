@@ -277,7 +277,7 @@ impl ResNet {
 
     /// The same network for repeated passes with fixed weights: they are rounded once.
     pub fn for_passes(&self) -> Result<Self> {
-        let dtype = self.precision.dtype();
+        let dtype = self.precision.dtype(self.entrance.device());
         let blocks = self.blocks.iter().map(|block| Ok(block.for_products(dtype)?)).collect::<Result<_>>()?;
         Ok(Self { blocks, ..self.clone() })
     }
@@ -299,7 +299,7 @@ impl ResNet {
         }
         // In f32 on every device: mean-subtracted pixels would lose half a grey level in bf16.
         Ok(max_pool(&self.entrance.forward(pixels, None)?, PoolWindows::EverySecond)?
-            .to_dtype(self.precision.dtype())?)
+            .to_dtype(self.precision.dtype(pixels.device()))?)
     }
 
     /// Runs a range of blocks.

@@ -4,7 +4,7 @@
 //! Tokens carry their grid and the number of blocks they went through, so that training can run the frozen first blocks
 //! once and continue from there several times.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use serde::{Deserialize, Serialize};
 use vitpcm_ops::{self as ops, Affine, BlockOptions, BlockWeights, PackedBlock, PackedNumbers, Products};
 
@@ -22,33 +22,45 @@ pub enum Precision {
     /// f32, on every device.
     #[default]
     F32,
-    /// Activations rounded to bf16 (8 bits of fraction), on NVIDIA GPUs.
+    /// bf16 (8-bit fraction): all activations on NVIDIA GPUs; the factors of linear layers on CPUs, which are slow at it
+    /// unless [`has_fast_bf16`](ops::has_fast_bf16).
     Bf16,
     /// Linear layers with weights and activations rounded to 8-bit integers, on CPUs. For inference: only
-    /// [frozen](Vit::for_inference) blocks use it; all others, and convolutional networks, use f32.
+    /// [frozen](Vit::for_inference) blocks use it; all others use bf16 if the CPU is fast at it, else f32.
     Int8,
 }
 
 impl Precision {
-    pub(crate) fn dtype(self) -> DType {
+    /// Of activations.
+    pub(crate) fn dtype(self, device: &Device) -> DType {
         match self {
-            Self::F32 | Self::Int8 => DType::F32,
+            Self::Bf16 if !device.is_cpu() => DType::BF16,
+            Self::F32 | Self::Bf16 | Self::Int8 => DType::F32,
+        }
+    }
+
+    /// Of the factors of linear layers' products.
+    fn factors(self) -> DType {
+        match self {
             Self::Bf16 => DType::BF16,
+            Self::Int8 if ops::has_fast_bf16() => DType::BF16,
+            Self::F32 | Self::Int8 => DType::F32,
         }
     }
 
     /// For the HV-BiLSTM, whose rounding errors accumulate from cell to cell.
     pub(crate) fn products(self) -> Products {
-        match self {
-            Self::F32 | Self::Int8 => Products::Exact,
-            Self::Bf16 => Products::Tf32,
+        match self.factors() {
+            DType::BF16 => Products::Rounded,
+            _ => Products::Exact,
         }
     }
 
     /// For frozen blocks on the CPU.
     fn packed_numbers(self) -> PackedNumbers {
         match self {
-            Self::F32 | Self::Bf16 => PackedNumbers::F32,
+            Self::F32 => PackedNumbers::F32,
+            Self::Bf16 => PackedNumbers::Bf16,
             Self::Int8 => PackedNumbers::Int8,
         }
     }
@@ -156,7 +168,8 @@ impl Vit {
             .reshape(&[batch, 3, grid.rows, patch, grid.columns, patch][..])?
             .permute(vec![0, 2, 4, 1, 3, 5])?
             .reshape((batch, grid.num_cells(), 3 * patch * patch))?;
-        let patches = linear(&self.patch_projection, &patches.to_dtype(self.precision.dtype())?)?; // [B, N, D]
+        let patches =
+            linear(&self.patch_projection, &patches.to_dtype(self.precision.dtype(pixels.device()))?)?; // [B, N, D]
         let patches = patches.to_dtype(DType::F32)?;
 
         let token_width = self.config.width;
@@ -195,9 +208,7 @@ impl Vit {
             .iter()
             .filter_map(|block| match &block.form {
                 Form::Packed(_) => None,
-                Form::Weights(weights) => {
-                    Some((weights, block.options(values.elem_count(), self.precision.dtype(), mode)))
-                }
+                Form::Weights(weights) => Some((weights, block.options(&values, self.precision, mode))),
             })
             .collect();
         let values = ops::transformer_blocks(&values, &blocks, mode.gradients())?;
@@ -336,7 +347,7 @@ impl Block {
         let packed = PackedBlock::new(weights, self.heads, LAYER_NORM_EPS, precision.packed_numbers())?;
         self.form = match packed {
             Some(packed) => Form::Packed(packed),
-            None => Form::Weights(weights.for_products(precision.dtype())?),
+            None => Form::Weights(weights.for_products(precision.factors())?),
         };
         Ok(())
     }
@@ -348,11 +359,12 @@ impl Block {
         }
     }
 
-    /// For `num_elements` numbers of tokens, and products in `dtype`.
-    fn options(&self, num_elements: usize, dtype: DType, mode: &mut Mode<'_>) -> BlockOptions {
+    fn options(&self, tokens: &Tensor, precision: Precision, mode: &mut Mode<'_>) -> BlockOptions {
+        let num_elements = tokens.elem_count();
         let mut mask = |times: usize| mode.dropout_mask(times * num_elements, DropoutSite::Backbone);
         let dropout = [mask(1), mask(MLP_RATIO), mask(1)];
-        BlockOptions { heads: self.heads, eps: LAYER_NORM_EPS, dtype, dropout }
+        let (dtype, products) = (precision.dtype(tokens.device()), precision.factors());
+        BlockOptions { heads: self.heads, eps: LAYER_NORM_EPS, dtype, products, dropout }
     }
 
     /// x `[B, N, D]`; result `[B, heads, N]`: the class token's row of each head's attention.

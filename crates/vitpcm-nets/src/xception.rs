@@ -300,7 +300,7 @@ impl Xception {
     pub(crate) fn enter(&self, pixels: &Tensor) -> Result<Tensor> {
         let [first, second] = &self.entrance;
         // In f32 on every device, as in ResNets.
-        let features = first.forward(pixels, None)?.to_dtype(self.precision.dtype())?;
+        let features = first.forward(pixels, None)?.to_dtype(self.precision.dtype(pixels.device()))?;
         Ok(second.forward(&features, None)?)
     }
 

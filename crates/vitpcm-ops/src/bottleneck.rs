@@ -1,7 +1,7 @@
 //! A ResNet's bottleneck blocks; all trained ones are a single node of the graph. Parameter gradients are accumulated
 //! where they are computed, and so is the gradient of a block's input.
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::conv::{ConvNorm, Residual, conv_norm};
 use crate::linear::rounded;
@@ -18,6 +18,11 @@ pub struct ConvLayer {
 }
 
 impl ConvLayer {
+    /// Where its weight is.
+    pub fn device(&self) -> &Device {
+        self.weight.device()
+    }
+
     /// A layer; the weight is `[O, k, k, C]`.
     pub fn new(weight: Tensor, norm: ConvNorm) -> Self {
         Self { weight, for_products: None, norm }

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::composed;
+use crate::cpu::bf16::Factors;
 use crate::cpu::linear::{self, LinearShape};
 use crate::cpu::lstm::{self, DIRECTIONS, GridShape};
 use crate::cpu::matmul::Finish;
@@ -14,15 +15,15 @@ use crate::cpu::simd::SimdPath;
 use crate::cuda::{self, View};
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
-/// Precision of matrix products on NVIDIA GPUs; states, gates and sums are f32 in any case, and so is everything on
-/// other devices.
+/// Precision of matrix products; states, gates and sums are f32 in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Products {
     /// Full f32.
     #[default]
     Exact,
-    /// Factors rounded to TF32 (10-bit fraction), four times finer than bf16.
-    Tf32,
+    /// Rounded factors: on NVIDIA GPUs to TF32 (10-bit fraction), four times finer than bf16; on CPUs, those of the
+    /// input projections to bf16.
+    Rounded,
 }
 
 /// The parameters of one direction, in PyTorch's layout and gate order (input, forget, cell, output).
@@ -113,8 +114,6 @@ pub fn hv_bilstm(grid: &Tensor, weights: &HvBiLstmWeights, products: Products) -
 struct HvBiLstm {
     shape: GridShape,
     features: usize,
-    /// On GPUs.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "CPUs compute in f32"))]
     products: Products,
     saved: Saved,
 }
@@ -181,6 +180,14 @@ impl HvBiLstm {
         ))
     }
 
+    /// Of the input projections on the CPU.
+    fn factors(&self) -> Factors {
+        match self.products {
+            Products::Exact => Factors::F32,
+            Products::Rounded => Factors::Bf16,
+        }
+    }
+
     /// The input projections of all directions, as one linear layer.
     fn projection(&self) -> LinearShape {
         LinearShape { rows: self.shape.cells(), in_features: self.features, out_features: self.gates() }
@@ -209,7 +216,15 @@ impl CustomOp3 for HvBiLstm {
         let bias: Vec<f32> = bias_ih.iter().zip(bias_hh).map(|(ih, hh)| ih + hh).collect();
         let mut gates = Scratch::take(shape.gates_len());
         let grid = floats(grid, grid_layout)?;
-        linear::forward(path, self.projection(), grid, weight_ih, Finish::Bias(&bias), &mut gates);
+        linear::forward(
+            path,
+            self.factors(),
+            self.projection(),
+            grid,
+            weight_ih,
+            Finish::Bias(&bias),
+            &mut gates,
+        );
         let mut hidden = output(shape.states_len());
         match &self.saved {
             Saved::Keep(saved) => {
@@ -297,12 +312,26 @@ impl CustomOp3 for HvBiLstm {
         let mut grad_grid = grid.track_op().then(|| output(grid.elem_count()));
         if let Some(grad_grid) = &mut grad_grid {
             let weight_ih = Floats::of(weight_ih)?;
-            linear::backward_x(path, self.projection(), weight_ih.get()?, &grad_gates, grad_grid);
+            linear::backward_x(
+                path,
+                self.factors(),
+                self.projection(),
+                weight_ih.get()?,
+                &grad_gates,
+                grad_grid,
+            );
         }
         let mut grad_weight_ih = weight_ih.track_op().then(|| output(weight_ih.elem_count()));
         if let Some(grad_weight_ih) = &mut grad_weight_ih {
             let grid = Floats::of(grid)?;
-            linear::backward_weight(path, self.projection(), grid.get()?, &grad_gates, grad_weight_ih);
+            linear::backward_weight(
+                path,
+                self.factors(),
+                self.projection(),
+                grid.get()?,
+                &grad_gates,
+                grad_weight_ih,
+            );
         }
         let grad_grid = grad_grid.map(|grad| tensor(grad, grid.dims())).transpose()?;
         let grad_weight_ih = grad_weight_ih.map(|grad| tensor(grad, weight_ih.dims())).transpose()?;

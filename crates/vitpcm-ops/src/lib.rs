@@ -57,7 +57,7 @@ pub use linear::{linear, linear_gelu};
 pub use max_pool::{PoolWindows, max_pool};
 pub use neighbour_sums::neighbour_sums;
 pub use one_node::ParameterGradients;
-pub use packed_block::{PackedBlock, has_fast_int8, packed_blocks};
+pub use packed_block::{PackedBlock, has_fast_bf16, has_fast_int8, packed_blocks};
 pub use pooling::max_over_grid;
 pub use resize::{ResizeRule, resize_grid};
 pub use sgd::{SgdStep, sgd_step};

@@ -1,17 +1,21 @@
 //! Linear layers, optionally followed by GELU.
 
+use std::borrow::Cow;
+
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::composed;
+use crate::cpu::bf16::Factors;
 use crate::cpu::linear::{self as kernels, LinearShape};
 use crate::cpu::matmul::Finish;
 use crate::cpu::simd::SimdPath;
 #[cfg(feature = "cuda")]
 use crate::cuda::{self, View};
 use crate::gelu::gelu;
-use crate::tensors::{Floats, floats, has_kernels, output, tensor};
+use crate::tensors::{Floats, floats, has_kernels, output, run_on_cpu, tensor};
 
-/// `x · weightᵀ + bias` over the last dimension.
+/// `x · weightᵀ + bias` over the last dimension. A product runs in the type of x on a GPU, of the weight on the CPU, where x and the
+/// result are f32.
 ///
 /// # Shapes
 /// x `[..., in]`, weight `[out, in]`, bias `[out]`; result `[..., out]`.
@@ -44,9 +48,11 @@ fn apply(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, tail: Tail) -> Resu
             bias.map(Tensor::dims)
         );
     }
-    let mut tensors = vec![x, weight];
+    let mut tensors = vec![x];
+    // The CPU takes weights in bf16 as well.
+    tensors.extend((!is_rounded(weight)).then_some(weight));
     tensors.extend(bias);
-    // On a GPU the product has the type of x, whatever the weight's; biases are added in f32.
+    // Biases are added in f32.
     let bias_fits = bias.is_none_or(|bias| bias.dtype() == DType::F32);
     if !has_kernels(&tensors) || !bias_fits {
         return match tail {
@@ -82,8 +88,9 @@ impl Linear {
             (Tail::None, Some(bias)) => Finish::Bias(bias),
             (Tail::None, None) => Finish::Keep,
         };
-        let (x, weight) = (floats(x.0, x.1)?, floats(weight.0, weight.1)?);
-        kernels::forward(SimdPath::detect(), linear, x, weight, finish, &mut y);
+        let (path, x) = (SimdPath::detect(), floats(x.0, x.1)?);
+        let (factors, weight) = weight_floats(weight.0, weight.1)?;
+        kernels::forward(path, factors, linear, x, &weight, finish, &mut y);
         Ok((CpuStorage::F32(y), shape))
     }
 
@@ -123,7 +130,8 @@ impl Linear {
             bail!("linear with a fused GELU is for inference only");
         }
         let grad_x = x.track_op().then(|| x_gradient(x, weight, grad_y)).transpose()?;
-        let grad_weight = weight.track_op().then(|| weight_gradient(x, weight, grad_y)).transpose()?;
+        let gradient = || weight_gradient(x, weight, weight.dtype(), grad_y);
+        let grad_weight = weight.track_op().then(gradient).transpose()?;
         Ok((grad_x, grad_weight))
     }
 }
@@ -151,13 +159,23 @@ pub(crate) fn x_gradient(x: &Tensor, weight: &Tensor, grad_y: &Tensor) -> Result
         return Ok(grad_x.into_tensor(x.dims()));
     }
     let mut grad_x = output(x.elem_count());
-    let (weight, grad_y) = (Floats::of(weight)?, Floats::of(grad_y)?);
-    kernels::backward_x(SimdPath::detect(), shape, weight.get()?, grad_y.get()?, &mut grad_x);
+    let (storage, layout) = weight.storage_and_layout();
+    let candle_core::Storage::Cpu(storage) = &*storage else {
+        bail!("a CPU kernel was given a tensor of another device")
+    };
+    let (factors, weight) = weight_floats(storage, layout)?;
+    let grad_y = Floats::of(grad_y)?;
+    kernels::backward_x(SimdPath::detect(), factors, shape, &weight, grad_y.get()?, &mut grad_x);
     tensor(grad_x, x.dims())
 }
 
-/// The gradient of [`linear`]'s weight.
-pub(crate) fn weight_gradient(x: &Tensor, weight: &Tensor, grad_y: &Tensor) -> Result<Tensor> {
+/// The gradient of [`linear`]'s weight, on the CPU by a product of this type.
+pub(crate) fn weight_gradient(
+    x: &Tensor,
+    weight: &Tensor,
+    products: DType,
+    grad_y: &Tensor,
+) -> Result<Tensor> {
     let shape = shape_of(weight, grad_y)?;
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
@@ -166,7 +184,8 @@ pub(crate) fn weight_gradient(x: &Tensor, weight: &Tensor, grad_y: &Tensor) -> R
     }
     let mut grad_weight = output(weight.elem_count());
     let (x, grad_y) = (Floats::of(x)?, Floats::of(grad_y)?);
-    kernels::backward_weight(SimdPath::detect(), shape, x.get()?, grad_y.get()?, &mut grad_weight);
+    let factors = if products == DType::BF16 { Factors::Bf16 } else { Factors::F32 };
+    kernels::backward_weight(SimdPath::detect(), factors, shape, x.get()?, grad_y.get()?, &mut grad_weight);
     tensor(grad_weight, weight.dims())
 }
 
@@ -177,8 +196,26 @@ pub(crate) fn rounded(weight: &Tensor, dtype: DType) -> Result<Tensor> {
         let weight = weight.contiguous()?;
         return Ok(cuda::elementwise::cast(&View::of(&weight)?, dtype)?.into_tensor(weight.dims()));
     }
-    let _ = dtype;
-    Ok(weight.clone())
+    match run_on_cpu(&[weight]) && dtype == DType::BF16 {
+        true => weight.to_dtype(dtype),
+        false => Ok(weight.clone()),
+    }
+}
+
+/// Whether the weight is in bf16 for the CPU's kernels.
+fn is_rounded(weight: &Tensor) -> bool {
+    weight.device().is_cpu() && weight.dtype() == DType::BF16
+}
+
+/// A contiguous weight for the CPU's kernels, which pack and round it anew.
+fn weight_floats<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<(Factors, Cow<'a, [f32]>)> {
+    match (storage, layout.contiguous_offsets()) {
+        (CpuStorage::BF16(weight), Some((start, end))) => {
+            let widened = weight[start..end].iter().map(|weight| weight.to_f32());
+            Ok((Factors::Bf16, widened.collect()))
+        }
+        _ => Ok((Factors::F32, Cow::Borrowed(floats(storage, layout)?))),
+    }
 }
 
 /// The gradient of [`linear`]'s bias.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor, bail};
 
+use crate::cpu::bf16;
 use crate::cpu::block::{Block, Layer, Norm, PackedNumbers};
 use crate::cpu::int8::DotPath;
 use crate::cpu::simd::SimdPath;
@@ -13,6 +14,11 @@ use crate::transformer_block::{Affine, BlockWeights};
 /// Whether this machine multiplies 8-bit integers faster than floats (VNNI).
 pub fn has_fast_int8() -> bool {
     DotPath::detect().is_fast()
+}
+
+/// Whether this machine multiplies bf16 faster than f32 (AVX-512 BF16).
+pub fn has_fast_bf16() -> bool {
+    bf16::is_fast()
 }
 
 /// A pre-norm transformer block with packed weights, shared between clones.
@@ -139,23 +145,26 @@ mod tests {
     }
 
     #[test]
-    fn packed_blocks_equal_unpacked_ones_and_nearly_so_in_bytes() {
+    fn packed_blocks_equal_unpacked_ones_and_nearly_so_rounded() {
         let (weights, x) = ([weights(0), weights(100)], noise(&[2, 70, WIDTH], 1000));
-        let options = BlockOptions { heads: 3, eps: 1e-6, dtype: DType::F32, dropout: [None; 3] };
+        let options =
+            BlockOptions { heads: 3, eps: 1e-6, dtype: DType::F32, products: DType::F32, dropout: [None; 3] };
         let blocks = weights.each_ref().map(|weights| (weights, options.clone()));
         let expected = transformer_blocks(&x, &blocks, None).unwrap();
         assert_close(&packed(&x, &weights, PackedNumbers::F32), &expected);
 
-        let in_bytes = packed(&x, &weights, PackedNumbers::Int8);
         let square = |x: &Tensor| x.sqr().unwrap().mean_all().unwrap().to_scalar::<f32>().unwrap();
-        let error = square(&(&in_bytes - &expected).unwrap()) / square(&expected);
-        assert!(error > 0.0 && error < 1e-4, "{error}");
+        for (numbers, most) in [(PackedNumbers::Int8, 1e-4), (PackedNumbers::Bf16, 1e-5)] {
+            let rounded = packed(&x, &weights, numbers);
+            let error = square(&(&rounded - &expected).unwrap()) / square(&expected);
+            assert!(error > 0.0 && error < most, "{numbers:?}: {error}");
+        }
     }
 
     #[test]
     fn packed_blocks_are_the_same_bits_on_any_number_of_threads() {
         let (weights, x) = ([weights(0), weights(100)], noise(&[2, 70, WIDTH], 1000));
-        for numbers in [PackedNumbers::F32, PackedNumbers::Int8] {
+        for numbers in [PackedNumbers::F32, PackedNumbers::Bf16, PackedNumbers::Int8] {
             let on_threads = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 let y = pool.install(|| packed(&x, &weights, numbers));

@@ -96,8 +96,10 @@ pub struct BlockOptions {
     pub heads: usize,
     /// Epsilon of the norms.
     pub eps: f64,
-    /// The type of products and activations; the residual stream stays f32.
+    /// The type of activations; the residual stream stays f32. On the CPU f32.
     pub dtype: DType,
+    /// The type that factors of linear layers' products are rounded to; on a GPU that of the activations.
+    pub products: DType,
     /// Dropout after the projection, within the MLP and after it.
     pub dropout: [Option<DropoutMask>; 3],
 }
@@ -189,7 +191,7 @@ impl Block {
         options: &BlockOptions,
         gradients: &ParameterGradients,
     ) -> Result<(Tensor, Self)> {
-        let weights = parameters.for_products(options.dtype)?;
+        let weights = parameters.for_products(options.products)?;
         let Affine { weight, bias } = &weights.qkv;
         let qkv = linear(&weights.norm1.normalise(x, options)?, weight, Some(bias))?;
         let (attended, attention) = attention_to_go_back(&qkv, options.heads)?;
@@ -251,7 +253,8 @@ impl Block {
     }
 
     fn weight_backward(&self, parameters: &Affine, input: &Tensor, grad: &Tensor) -> Result<()> {
-        self.gradients.add(&parameters.weight, weight_gradient(input, &parameters.weight, grad)?)
+        let products = self.options.products;
+        self.gradients.add(&parameters.weight, weight_gradient(input, &parameters.weight, products, grad)?)
     }
 
     /// Stores the gradients of all parameters and returns that of x.
@@ -301,6 +304,18 @@ mod tests {
         Var::from_tensor(&noise(dims, seed)).expect("a variable")
     }
 
+    /// Mean square of the difference, relative.
+    fn error(a: &Tensor, b: &Tensor) -> f32 {
+        let square = |x: &Tensor| x.sqr().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
+        square(&(a - b).unwrap()) / square(b)
+    }
+
+    #[track_caller]
+    fn assert_near(a: &Tensor, b: &Tensor) {
+        let error = error(a, b);
+        assert!(error < 1e-4, "{error}");
+    }
+
     #[test]
     fn blocks_equal_their_single_operations_in_values_and_gradients() {
         let (width, mask) = (24, |position| Some(DropoutMask { key: 3, position, rate: 0.2 }));
@@ -322,8 +337,12 @@ mod tests {
         };
         let weights = [weights(), weights()];
         let x = self::variable(&[2, 7, width], 100);
-        for dropout in [[None; 3], [mask(0), mask(1000), mask(5000)]] {
-            let options = BlockOptions { heads: 3, eps: 1e-6, dtype: DType::F32, dropout };
+        let dropouts = [[None; 3], [mask(0), mask(1000), mask(5000)]];
+        for (dropout, products) in
+            dropouts.into_iter().flat_map(|dropout| [(dropout, DType::F32), (dropout, DType::BF16)])
+        {
+            let options = BlockOptions { heads: 3, eps: 1e-6, dtype: DType::F32, products, dropout };
+            let assert_close = if products == DType::F32 { assert_close } else { assert_near };
             let cotangent = noise(&[2, 7, width], 101);
             let blocks = weights.each_ref().map(|weights| (weights, options.clone()));
             let run = |gradients: Option<&ParameterGradients>| {
@@ -336,6 +355,7 @@ mod tests {
             let (single, of_single) = run(None);
             let handed_over = handed_over.take();
             assert_close(&block, &single);
+            assert!(products == DType::F32 || error(&block, &single) > 0.0);
             assert_close(of_block.get(&x).unwrap(), of_single.get(&x).unwrap());
             for parameter in weights.iter().flat_map(BlockWeights::tensors) {
                 assert_close(&handed_over[&parameter.id()], of_single.get(parameter).unwrap());

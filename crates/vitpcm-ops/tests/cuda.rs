@@ -232,7 +232,7 @@ impl BlockCase {
         let mask = |position| ops::DropoutMask { key: 7, position, rate: self.rate };
         let dropout =
             [mask(3), mask(1_000_001), mask(9_000_002)].map(|mask| (mask.rate > 0.0).then_some(mask));
-        ops::BlockOptions { heads: self.heads, eps: 1e-6, dtype, dropout }
+        ops::BlockOptions { heads: self.heads, eps: 1e-6, dtype, products: dtype, dropout }
     }
 
     /// The result of two blocks, then the gradients of x and of all parameters; without gradients, the result alone.
@@ -443,7 +443,7 @@ fn cross_entropies_agree() {
 #[test]
 fn the_hv_bilstm_agrees() {
     for (height, width) in [(6, 6), (3, 5)] {
-        for (products, tolerance) in [(ops::Products::Exact, 5e-5), (ops::Products::Tf32, 5e-3)] {
+        for (products, tolerance) in [(ops::Products::Exact, 5e-5), (ops::Products::Rounded, 5e-3)] {
             let (features, units) = (24, 16);
             let mut inputs = vec![f32s(&[2, height, width, features], 1)];
             for direction in 0..4 {

@@ -44,4 +44,4 @@ pub use review::{LeastSure, Review, ReviewPictures, ReviewedMask};
 pub use segmentation::{RawScores, Segmentation, TagMode};
 pub use segmenter::{Segmenter, SegmenterOptions, Supervision, Tiling, random_model};
 pub use unsure_background::UnsureBackground;
-pub use vitpcm_nets::{DeepLabModel, Model, Precision, Storage};
+pub use vitpcm_nets::{DeepLabModel, Model, Precision, Storage, has_fast_bf16};

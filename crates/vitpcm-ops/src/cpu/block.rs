@@ -5,6 +5,7 @@ use rayon::prelude::*;
 
 use super::attention::{self, AttentionShape};
 use super::attention_int8;
+use super::bf16::Factors;
 use super::int8::{self, DotPath, QuantisedRows, QuantisedWeight, Tail};
 use super::layer_norm::{self, LayerNorm};
 use super::matmul::{Finish, Matrix, PackedPanels, matmul_here, packed_len};
@@ -22,6 +23,8 @@ const TILES_AT_ONCE: usize = 4;
 pub enum PackedNumbers {
     /// f32.
     F32,
+    /// bf16; attention is computed in f32.
+    Bf16,
     /// 8-bit integers.
     Int8,
 }
@@ -37,7 +40,7 @@ pub(crate) struct Layer {
 
 #[derive(Debug)]
 enum Weight {
-    F32(Scratch),
+    Floats(Factors, Scratch),
     Int8(QuantisedWeight),
 }
 
@@ -53,13 +56,8 @@ impl Layer {
             }
         }
         let weight = match numbers {
-            PackedNumbers::F32 => {
-                let path = SimdPath::detect();
-                let mut panels = Scratch::zeroed(packed_len(path, in_features, out_features));
-                let matrix = Matrix::row_major(&weight, out_features, in_features).transposed();
-                PackedPanels::pack(path, matrix, &mut panels);
-                Weight::F32(panels)
-            }
+            PackedNumbers::F32 => packed(Factors::F32, &weight, in_features, out_features),
+            PackedNumbers::Bf16 => packed(Factors::Bf16, &weight, in_features, out_features),
             PackedNumbers::Int8 => Weight::Int8(QuantisedWeight::new(&weight, out_features, in_features)),
         };
         Self { in_features, out_features, weight, bias }
@@ -69,9 +67,10 @@ impl Layer {
     fn forward(&self, path: SimdPath, x: &[f32], tail: LayerTail, y: &mut [f32]) {
         let bias = self.bias.as_slice();
         match &self.weight {
-            Weight::F32(panels) => {
+            &Weight::Floats(factors, ref panels) => {
                 let (depth, columns) = (self.in_features, self.out_features);
-                let panels = PackedPanels { data: panels, depth, columns, width: path.tile_columns() };
+                let width = path.tile_columns();
+                let panels = PackedPanels { factors, data: panels, depth, columns, width };
                 let (onto, finish) = match tail {
                     LayerTail::None => (Onto::Nothing, Finish::Bias(bias)),
                     LayerTail::Gelu => (Onto::Nothing, Finish::Gelu(Some(bias))),
@@ -91,6 +90,14 @@ impl Layer {
             }
         }
     }
+}
+
+fn packed(factors: Factors, weight: &[f32], in_features: usize, out_features: usize) -> Weight {
+    let path = SimdPath::detect();
+    let mut panels = Scratch::zeroed(packed_len(path, factors.places(in_features), out_features));
+    let matrix = Matrix::row_major(weight, out_features, in_features).transposed();
+    PackedPanels::pack_as(factors, path, matrix, &mut panels);
+    Weight::Floats(factors, panels)
 }
 
 /// What follows a layer.
@@ -163,7 +170,7 @@ impl Block {
         let shape = AttentionShape { batch: rows / tokens, tokens, heads: self.heads, head_dim };
         let mut attended = Scratch::take(x.len());
         match self.qkv.weight {
-            Weight::F32(_) => attention::forward(path, shape, &qkv, &mut attended, None),
+            Weight::Floats(..) => attention::forward(path, shape, &qkv, &mut attended, None),
             Weight::Int8(_) => attention_int8::forward(path, DotPath::detect(), shape, &qkv, &mut attended),
         }
         drop(qkv);

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::bf16::Factors;
 use super::matmul::{Finish, Matrix, PackedPanels, matmul, packed_len};
 use super::scratch::Scratch;
 use super::simd::{Onto, SimdPath};
@@ -17,6 +18,7 @@ pub(crate) struct LinearShape {
 /// `output = finish(x · weightᵀ)`.
 pub(crate) fn forward(
     path: SimdPath,
+    factors: Factors,
     shape: LinearShape,
     x: &[f32],
     weight: &[f32],
@@ -25,14 +27,15 @@ pub(crate) fn forward(
 ) {
     let LinearShape { rows, in_features, out_features } = shape;
     let weight = Matrix::row_major(weight, out_features, in_features).transposed();
-    let mut buffer = Scratch::take(packed_len(path, in_features, out_features));
-    let weight = PackedPanels::pack(path, weight, &mut buffer);
+    let mut buffer = Scratch::take(packed_len(path, factors.places(in_features), out_features));
+    let weight = PackedPanels::pack_as(factors, path, weight, &mut buffer);
     matmul(path, Matrix::row_major(x, rows, in_features), &weight, output, Onto::Nothing, finish);
 }
 
 /// `grad_x = grad_output · weight`.
 pub(crate) fn backward_x(
     path: SimdPath,
+    factors: Factors,
     shape: LinearShape,
     weight: &[f32],
     grad_output: &[f32],
@@ -40,8 +43,8 @@ pub(crate) fn backward_x(
 ) {
     let LinearShape { rows, in_features, out_features } = shape;
     let weight = Matrix::row_major(weight, out_features, in_features);
-    let mut buffer = Scratch::take(packed_len(path, out_features, in_features));
-    let weight = PackedPanels::pack(path, weight, &mut buffer);
+    let mut buffer = Scratch::take(packed_len(path, factors.places(out_features), in_features));
+    let weight = PackedPanels::pack_as(factors, path, weight, &mut buffer);
     let grad_output = Matrix::row_major(grad_output, rows, out_features);
     matmul(path, grad_output, &weight, grad_x, Onto::Nothing, Finish::Keep);
 }
@@ -49,14 +52,16 @@ pub(crate) fn backward_x(
 /// `grad_weight = grad_outputᵀ · x`.
 pub(crate) fn backward_weight(
     path: SimdPath,
+    factors: Factors,
     shape: LinearShape,
     x: &[f32],
     grad_output: &[f32],
     grad_weight: &mut [f32],
 ) {
     let LinearShape { rows, in_features, out_features } = shape;
-    let mut buffer = Scratch::take(packed_len(path, rows, in_features));
-    let x = PackedPanels::pack(path, Matrix::row_major(x, rows, in_features), &mut buffer);
+    let mut buffer = Scratch::take(packed_len(path, factors.places(rows), in_features));
+    let x = Matrix::row_major(x, rows, in_features);
+    let x = PackedPanels::pack_as(factors, path, x, &mut buffer);
     let grad_output = Matrix::row_major(grad_output, rows, out_features).transposed();
     matmul(path, grad_output, &x, grad_weight, Onto::Nothing, Finish::Keep);
 }
@@ -93,15 +98,15 @@ mod tests {
                 let inputs = [widen(&x), widen(&weight), widen(&bias)];
                 let naive = |v: &[Vec<f64>]| naive::linear(in_features, &v[0], &v[1], &v[2]);
                 let mut y = vec![f32::NAN; rows * out_features];
-                forward(path, shape, &x, &weight, Finish::Bias(&bias), &mut y);
+                forward(path, Factors::F32, shape, &x, &weight, Finish::Bias(&bias), &mut y);
                 assert_close(&y, &naive(&inputs), 1e-5, "linear");
-                forward(path, shape, &x, &weight, Finish::Gelu(Some(&bias)), &mut y);
+                forward(path, Factors::F32, shape, &x, &weight, Finish::Gelu(Some(&bias)), &mut y);
                 assert_close(&y, &naive::gelu(&naive(&inputs)), 1e-5, "linear and gelu");
                 let mut grad = vec![f32::NAN; x.len()];
-                backward_x(path, shape, &weight, &cotangent, &mut grad);
+                backward_x(path, Factors::F32, shape, &weight, &cotangent, &mut grad);
                 assert_gradient(&grad, &inputs, 0, &cotangent, &naive, "gradient of x");
                 let mut grad = vec![f32::NAN; weight.len()];
-                backward_weight(path, shape, &x, &cotangent, &mut grad);
+                backward_weight(path, Factors::F32, shape, &x, &cotangent, &mut grad);
                 assert_gradient(&grad, &inputs, 1, &cotangent, &naive, "gradient of the weight");
                 let mut grad = vec![f32::NAN; out_features];
                 backward_bias(&cotangent, &mut grad);

@@ -9,10 +9,11 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::bf16::{Factors, pair_across, pair_along};
 use super::elementary;
 use super::scratch::Scratch;
 use super::shared_target::SharedTarget;
-use super::simd::{Kernel, MAX_LANES, Onto, Simd, SimdPath, TILE_VECTORS, TileOperands};
+use super::simd::{Kernel, MAX_LANES, MulAdd, Onto, Simd, SimdPath, TILE_VECTORS, TileOperands};
 
 /// The longest piece of the sum worked on at once: twelve rows of it stay in a 32 KiB first-level cache.
 const DEPTH_BLOCK: usize = 512;
@@ -75,15 +76,16 @@ impl<'a> Matrix<'a> {
 }
 
 /// The right factor of a product, cut into panels of `width` columns, each stored row after row (one row of a panel
-/// is contiguous); the last panel is filled up with zeros.
+/// is contiguous; of bf16, one row of pairs); the last panel is filled up with zeros.
 pub(crate) struct PackedPanels<'a> {
+    pub(crate) factors: Factors,
     pub(crate) data: &'a [f32],
     pub(crate) depth: usize,
     pub(crate) columns: usize,
     pub(crate) width: usize,
 }
 
-/// Floats needed to pack a matrix of `depth` rows.
+/// Floats needed to pack a matrix of `depth` rows; for bf16, [`Factors::places`] of them.
 pub(crate) fn packed_len(path: SimdPath, depth: usize, columns: usize) -> usize {
     columns.div_ceil(path.tile_columns()) * path.tile_columns() * depth
 }
@@ -91,15 +93,25 @@ pub(crate) fn packed_len(path: SimdPath, depth: usize, columns: usize) -> usize 
 impl<'a> PackedPanels<'a> {
     /// Packs on all cores. `buffer` needs [`packed_len`] floats.
     pub(crate) fn pack(path: SimdPath, matrix: Matrix, buffer: &'a mut [f32]) -> Self {
+        Self::pack_as(Factors::F32, path, matrix, buffer)
+    }
+
+    /// As [`PackedPanels::pack`], rounded.
+    pub(crate) fn pack_as(factors: Factors, path: SimdPath, matrix: Matrix, buffer: &'a mut [f32]) -> Self {
         let width = path.tile_columns();
-        let buffer = &mut buffer[..packed_len(path, matrix.rows, matrix.columns)];
-        if matrix.rows > 0 {
-            buffer
-                .par_chunks_exact_mut(width * matrix.rows)
-                .enumerate()
-                .for_each(|(index, panel)| path.run(PackPanel { matrix, first: index * width, panel }));
+        let places = factors.places(matrix.rows);
+        let buffer = &mut buffer[..packed_len(path, places, matrix.columns)];
+        if places > 0 {
+            let panels = buffer.par_chunks_exact_mut(width * places).enumerate();
+            panels.for_each(|(index, panel)| {
+                let first = index * width;
+                match factors {
+                    Factors::F32 => path.run(PackPanel { matrix, first, panel }),
+                    Factors::Bf16 => path.run(PackPairs { matrix, first, panel }),
+                }
+            });
         }
-        Self { data: buffer, depth: matrix.rows, columns: matrix.columns, width }
+        Self { factors, data: buffer, depth: matrix.rows, columns: matrix.columns, width }
     }
 }
 
@@ -149,6 +161,41 @@ impl Kernel for PackPanel<'_> {
                 panel[depth * width + column] = matrix.data[at(depth, column)];
             }
         }
+    }
+}
+
+/// As [`PackPanel`], in pairs of rows.
+struct PackPairs<'a> {
+    matrix: Matrix<'a>,
+    first: usize,
+    panel: &'a mut [f32],
+}
+
+impl Kernel for PackPairs<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { matrix, first, panel } = self;
+        let width = TILE_VECTORS * S::LANES;
+        let columns = width.min(matrix.columns - first);
+        if matrix.column_stride == 1 {
+            let row = |depth: usize| &matrix.data[depth * matrix.row_stride + first..][..columns];
+            for (place, target) in panel.chunks_exact_mut(width).enumerate() {
+                let second = (2 * place + 1 < matrix.rows).then(|| row(2 * place + 1));
+                pair_across(row(2 * place), second, &mut target[..columns]);
+                target[columns..].fill(0.0);
+            }
+            return;
+        }
+        // Pairs lie side by side in memory: make them, then transpose.
+        let places = Factors::Bf16.places(matrix.rows);
+        let mut pairs = Scratch::take(places * columns);
+        for (column, target) in pairs.chunks_exact_mut(places.max(1)).enumerate() {
+            pair_along(&matrix.data[(first + column) * matrix.column_stride..][..matrix.rows], target);
+        }
+        let matrix = Matrix::row_major(&pairs, columns, places).transposed();
+        PackPanel { matrix, first: 0, panel }.run(simd);
     }
 }
 
@@ -248,11 +295,17 @@ impl Kernel for Block<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let width = self.b.width;
-        let pieces = self.b.depth.div_ceil(DEPTH_BLOCK).max(1);
-        let mut left = LeftBlock::new(self.rows.len(), self.b.depth.div_ceil(pieces));
+        let factors = self.b.factors;
+        // Depth in places of a float: pairs of bf16 count once.
+        let whole_depth = factors.places(self.b.depth);
+        let pieces = whole_depth.div_ceil(DEPTH_BLOCK).max(1);
+        let mut left = LeftBlock::new(self.rows.len(), whole_depth.div_ceil(pieces));
         for piece in 0..pieces {
-            let depth = piece * self.b.depth / pieces..(piece + 1) * self.b.depth / pieces;
-            left.fill(self.a, self.rows.clone(), depth.clone());
+            let depth = piece * whole_depth / pieces..(piece + 1) * whole_depth / pieces;
+            match factors {
+                Factors::F32 => left.fill(self.a, self.rows.clone(), depth.clone()),
+                Factors::Bf16 => left.fill_pairs(self.a, self.rows.clone(), depth.clone()),
+            }
             let group = (PANELS_BYTES / (4 * width * depth.len().max(1))).max(1);
             for first_panel in self.panels.clone().step_by(group) {
                 let end_panel = self.panels.end.min(first_panel + group);
@@ -263,8 +316,9 @@ impl Kernel for Block<'_> {
                 // SAFETY: blocks are disjoint parts of the target, and `LeftBlock` and `PackedPanels` are as long as
                 // their sizes say.
                 unsafe {
-                    block_product(
+                    block_product_of(
                         simd,
+                        factors,
                         BlockProduct {
                             rows: self.rows.len(),
                             columns,
@@ -272,8 +326,8 @@ impl Kernel for Block<'_> {
                             a: left.data.as_ptr(),
                             a_row_stride: left.row_stride,
                             a_depth_stride: left.depth_stride,
-                            b: self.b.data.as_ptr().add((first_panel * self.b.depth + depth.start) * width),
-                            b_panel_stride: self.b.depth * width,
+                            b: self.b.data.as_ptr().add((first_panel * whole_depth + depth.start) * width),
+                            b_panel_stride: whole_depth * width,
                             c,
                             c_row_stride,
                             onto: if piece == 0 { self.onto } else { Onto::Target },
@@ -321,6 +375,14 @@ pub(crate) struct BlockProduct {
 /// rows of `columns` floats (and initialised when added to), and nobody else may touch that part of `c` meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn block_product<S: Simd>(simd: S, product: BlockProduct) {
+    // SAFETY: passed on from the caller.
+    unsafe { block_product_of(simd, Factors::F32, product) }
+}
+
+/// # Safety
+/// As [`block_product`], `depth` counting places of a float.
+#[inline(always)]
+unsafe fn block_product_of<S: Simd>(simd: S, factors: Factors, product: BlockProduct) {
     let width = TILE_VECTORS * S::LANES;
     for row in (0..product.rows).step_by(S::TILE_ROWS) {
         for (panel, column) in (0..product.columns).step_by(width).enumerate() {
@@ -337,7 +399,11 @@ pub(crate) unsafe fn block_product<S: Simd>(simd: S, product: BlockProduct) {
                     columns: width.min(product.columns - column),
                     onto: product.onto,
                 };
-                simd.tile(S::TILE_ROWS.min(product.rows - row), operands);
+                let rows = S::TILE_ROWS.min(product.rows - row);
+                match factors {
+                    Factors::F32 => simd.tile(rows, operands),
+                    Factors::Bf16 => simd.tile_of_pairs(rows, operands),
+                }
             }
         }
     }
@@ -375,6 +441,28 @@ impl LeftBlock {
             }
         }
     }
+
+    /// As [`LeftBlock::fill`], in pairs; `depth` counts them.
+    #[inline(always)]
+    fn fill_pairs(&mut self, a: Matrix, rows: Range<usize>, depth: Range<usize>) {
+        let padded = |len: usize| len.next_multiple_of(32) + 16;
+        if a.column_stride == 1 {
+            (self.row_stride, self.depth_stride) = (padded(depth.len()), 1);
+            let (start, end) = (2 * depth.start, (2 * depth.end).min(a.columns));
+            for (row, target) in rows.zip(self.data.chunks_exact_mut(self.row_stride)) {
+                let row = row * a.row_stride;
+                pair_along(&a.data[row + start..row + end], &mut target[..depth.len()]);
+            }
+        } else {
+            assert_eq!(a.row_stride, 1, "a matrix must be contiguous along rows or columns");
+            (self.row_stride, self.depth_stride) = (1, padded(rows.len()));
+            let column = |k: usize| &a.data[k * a.column_stride..][rows.clone()];
+            for (place, target) in depth.zip(self.data.chunks_exact_mut(self.depth_stride)) {
+                let second = (2 * place + 1 < a.columns).then(|| column(2 * place + 1));
+                pair_across(column(2 * place), second, &mut target[..rows.len()]);
+            }
+        }
+    }
 }
 
 /// Applies the tail to columns `first..` of one row.
@@ -408,13 +496,17 @@ enum Activation {
     Gelu,
 }
 
-/// One register tile: `ROWS` rows by two vectors of columns, the sum over `depth` held in registers.
+/// One register tile: `ROWS` rows by two vectors of columns, the sum over `depth` floats or pairs held in registers.
 ///
 /// # Safety
 /// `operands.a` must be readable at every (row, k) of the tile, `b` for `depth` panel rows, and `c` writable for
 /// `ROWS` rows of `columns` floats; `c` must be initialised when the product is added to it.
 #[inline(always)]
-pub(crate) unsafe fn tile<S: Simd, const ROWS: usize>(simd: S, operands: TileOperands) {
+pub(crate) unsafe fn tile<S: Simd, M: MulAdd<S>, const ROWS: usize>(
+    simd: S,
+    mul_add: M,
+    operands: TileOperands,
+) {
     let TileOperands { depth, a, a_row_stride, a_depth_stride, b, c, c_row_stride, columns, onto } = operands;
     let width = TILE_VECTORS * S::LANES;
     let mut sums = [[simd.splat(0.0); TILE_VECTORS]; ROWS];
@@ -426,7 +518,7 @@ pub(crate) unsafe fn tile<S: Simd, const ROWS: usize>(simd: S, operands: TileOpe
             for (row, sums) in sums.iter_mut().enumerate() {
                 let factor = simd.splat(*left.add(row * a_row_stride));
                 for (sum, right) in sums.iter_mut().zip(right) {
-                    *sum = simd.mul_add(factor, right, *sum);
+                    *sum = mul_add.mul_add(simd, factor, right, *sum);
                 }
             }
         }
@@ -489,21 +581,34 @@ mod tests {
     #[test]
     fn products_of_any_size_and_orientation_equal_the_naive_sum() {
         for path in SimdPath::available() {
-            for (m, k, n) in sizes([
-                (1, 1, 1),
-                (2, 3, 5),
-                (13, 64, 33),
-                (12, 8, 32),
-                (97, 1030, 21),
-                (40, 0, 7),
-                (25, 9, 100),
-            ]) {
-                let (a, b) = (noise(m * k, 1), noise(k * n, 2));
+            let kinds = [Factors::F32, Factors::Bf16];
+            for (factors, (m, k, n)) in kinds.into_iter().flat_map(|factors| {
+                sizes([
+                    (1, 1, 1),
+                    (2, 3, 5),
+                    (13, 64, 33),
+                    (12, 8, 32),
+                    (97, 1030, 21),
+                    (40, 0, 7),
+                    (25, 9, 100),
+                ])
+                .map(move |size| (factors, size))
+            }) {
+                // Rounded beforehand, so that rounding changes nothing.
+                let noise_of = |len: usize, seed: u64| match factors {
+                    Factors::F32 => noise(len, seed),
+                    Factors::Bf16 => noise(len, seed)
+                        .iter()
+                        .map(|value| f32::from_bits(value.to_bits() & 0xffff_0000))
+                        .collect(),
+                };
+                let (a, b) = (noise_of(m * k, 1), noise_of(k * n, 2));
                 let lefts = [Matrix::row_major(&a, m, k), Matrix::row_major(&a, k, m).transposed()];
                 let rights = [Matrix::row_major(&b, k, n), Matrix::row_major(&b, n, k).transposed()];
-                for (left, right) in lefts.into_iter().flat_map(|left| rights.map(|right| (left, right))) {
+                let orientations = lefts.into_iter().flat_map(|left| rights.map(|right| (left, right)));
+                for (left, right) in orientations {
                     let mut buffer = Scratch::take(packed_len(path, k, n));
-                    let packed = PackedPanels::pack(path, right, &mut buffer);
+                    let packed = PackedPanels::pack_as(factors, path, right, &mut buffer);
                     let bias = noise(n, 3);
                     let mut c = vec![f32::NAN; m * n];
                     matmul(path, left, &packed, &mut c, Onto::Nothing, Finish::Bias(&bias));
@@ -512,7 +617,7 @@ mod tests {
                         let expected = 2.0 * expected + f64::from(bias[index % n]);
                         assert!(
                             (f64::from(*c) - expected).abs() < 1e-6 * (k + 10) as f64,
-                            "{path:?} {m} {k} {n}: {c} {expected}"
+                            "{path:?} {factors:?} {m} {k} {n}: {c} {expected}"
                         );
                     }
                 }

@@ -4,6 +4,7 @@
 pub(crate) mod attention;
 pub(crate) mod attention_backward;
 pub(crate) mod attention_int8;
+pub(crate) mod bf16;
 pub(crate) mod block;
 pub(crate) mod conv;
 pub(crate) mod cross_entropy;

@@ -88,7 +88,7 @@ impl From<Products> for Rounding {
     fn from(products: Products) -> Self {
         match products {
             Products::Exact => Self::Exact,
-            Products::Tf32 => Self::Tf32,
+            Products::Rounded => Self::Tf32,
         }
     }
 }

@@ -7,6 +7,8 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use super::bf16::unpaired;
+
 /// The widest vector of any path, in floats; the size of buffers that hold one vector.
 pub(crate) const MAX_LANES: usize = 16;
 
@@ -58,6 +60,16 @@ pub(crate) trait Simd: Copy {
     /// # Safety
     /// As [`super::matmul::tile`], with `rows <= TILE_ROWS`.
     unsafe fn tile(self, rows: usize, operands: TileOperands);
+
+    /// The same of pairs, `depth` of them.
+    ///
+    /// # Safety
+    /// As [`Simd::tile`].
+    #[inline(always)]
+    unsafe fn tile_of_pairs(self, rows: usize, operands: TileOperands) {
+        // SAFETY: passed on from the caller.
+        unsafe { tile_of_pairs_by_floats(TILE_VECTORS * Self::LANES, rows, operands) }
+    }
 
     /// Transposes a block of 8 x 8 floats.
     ///
@@ -113,6 +125,52 @@ pub(crate) trait Simd: Copy {
         self.store(&mut buffer, value);
         let len = target.len();
         target.copy_from_slice(&buffer[..len]);
+    }
+}
+
+/// [`Simd::tile_of_pairs`] for machines without instructions for it: right, not fast.
+///
+/// # Safety
+/// As [`Simd::tile`], of a panel `width` wide.
+unsafe fn tile_of_pairs_by_floats(width: usize, rows: usize, operands: TileOperands) {
+    let TileOperands { depth, a, a_row_stride, a_depth_stride, b, c, c_row_stride, columns, onto } = operands;
+    for row in 0..rows {
+        for column in 0..columns {
+            let mut sum = 0.0;
+            for place in 0..depth {
+                // SAFETY: within the caller's tile.
+                let (a, b) = unsafe {
+                    (*a.add(row * a_row_stride + place * a_depth_stride), *b.add(place * width + column))
+                };
+                let ([a0, a1], [b0, b1]) = (unpaired(a), unpaired(b));
+                sum += a0 * b0 + a1 * b1;
+            }
+            // SAFETY: within the caller's tile.
+            unsafe {
+                let c = c.add(row * c_row_stride + column);
+                match onto {
+                    Onto::Nothing => *c = sum,
+                    Onto::Target => *c += sum,
+                }
+            }
+        }
+    }
+}
+
+/// How a register tile multiplies: what a place of the factors holds.
+pub(crate) trait MulAdd<S: Simd>: Copy {
+    /// `a · b + c`.
+    fn mul_add(self, simd: S, a: S::V, b: S::V, c: S::V) -> S::V;
+}
+
+/// A float.
+#[derive(Clone, Copy)]
+pub(crate) struct OfFloats;
+
+impl<S: Simd> MulAdd<S> for OfFloats {
+    #[inline(always)]
+    fn mul_add(self, simd: S, a: S::V, b: S::V, c: S::V) -> S::V {
+        simd.mul_add(a, b, c)
     }
 }
 
@@ -245,10 +303,10 @@ impl Kernel for TileSize {
 
 /// Calls the tile kernel whose number of rows is `$rows`, one of the literals given.
 macro_rules! tile_of_rows {
-    ($simd:expr, $rows:expr, $operands:expr, $($literal:literal)*) => {
+    ($simd:expr, $mul_add:expr, $rows:expr, $operands:expr, $($literal:literal)*) => {
         match $rows {
             // SAFETY: passed on from the caller.
-            $($literal => unsafe { crate::cpu::matmul::tile::<_, $literal>($simd, $operands) },)*
+            $($literal => unsafe { crate::cpu::matmul::tile::<_, _, $literal>($simd, $mul_add, $operands) },)*
             // SAFETY: the caller keeps rows between 1 and TILE_ROWS, all of which are listed.
             _ => unsafe { std::hint::unreachable_unchecked() },
         }

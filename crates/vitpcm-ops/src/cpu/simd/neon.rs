@@ -2,7 +2,7 @@
 
 use std::arch::aarch64::*;
 
-use super::{Kernel, Simd, TileOperands, tile_of_rows};
+use super::{Kernel, OfFloats, Simd, TileOperands, tile_of_rows};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Neon(());
@@ -95,6 +95,6 @@ impl Simd for Neon {
     }
     #[inline(always)]
     unsafe fn tile(self, rows: usize, operands: TileOperands) {
-        tile_of_rows!(self, rows, operands, 1 2 3 4 5 6 7 8 9 10 11 12)
+        tile_of_rows!(self, OfFloats, rows, operands, 1 2 3 4 5 6 7 8 9 10 11 12)
     }
 }

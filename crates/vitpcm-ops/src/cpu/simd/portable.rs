@@ -1,7 +1,7 @@
 //! Four lanes in plain Rust, for machines without a path of their own. The compiler makes of it what the
 //! target's baseline has (SSE2 on x86-64).
 
-use super::{Simd, TileOperands, tile_of_rows};
+use super::{OfFloats, Simd, TileOperands, tile_of_rows};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
@@ -89,6 +89,6 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn tile(self, rows: usize, operands: TileOperands) {
-        tile_of_rows!(self, rows, operands, 1 2 3 4)
+        tile_of_rows!(self, OfFloats, rows, operands, 1 2 3 4)
     }
 }

@@ -2,7 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd, TileOperands, tile_of_rows};
+use super::{
+    Kernel, MulAdd, OfFloats, Simd, TILE_VECTORS, TileOperands, tile_of_pairs_by_floats, tile_of_rows,
+};
+use crate::cpu::bf16;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
@@ -30,7 +33,7 @@ pub(crate) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
 /// As [`Simd::tile`], and the machine must have AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn tile_avx2(rows: usize, operands: TileOperands) {
-    tile_of_rows!(Avx2(()), rows, operands, 1 2 3 4 5 6)
+    tile_of_rows!(Avx2(()), OfFloats, rows, operands, 1 2 3 4 5 6)
 }
 
 /// One copy of the tile kernels for all who call them.
@@ -39,7 +42,27 @@ unsafe fn tile_avx2(rows: usize, operands: TileOperands) {
 /// As [`Simd::tile`], and the machine must have AVX-512F and FMA.
 #[target_feature(enable = "avx512f,avx2,fma")]
 unsafe fn tile_avx512(rows: usize, operands: TileOperands) {
-    tile_of_rows!(Avx512(()), rows, operands, 1 2 3 4 5 6 7 8 9 10 11 12)
+    tile_of_rows!(Avx512(()), OfFloats, rows, operands, 1 2 3 4 5 6 7 8 9 10 11 12)
+}
+
+/// A pair of bf16, where there is AVX-512 BF16.
+#[derive(Clone, Copy)]
+struct OfPairs(());
+
+impl MulAdd<Avx512> for OfPairs {
+    #[inline(always)]
+    fn mul_add(self, _: Avx512, a: __m512, b: __m512, c: __m512) -> __m512 {
+        use std::mem::transmute;
+        // SAFETY: an `OfPairs` exists only inside the function below, whose callers saw the feature; the types are bits alone.
+        unsafe { _mm512_dpbf16_ps(c, transmute::<__m512, __m512bh>(a), transmute::<__m512, __m512bh>(b)) }
+    }
+}
+
+/// # Safety
+/// As [`Simd::tile`], and the machine must have AVX-512F, AVX-512 BF16 and FMA.
+#[target_feature(enable = "avx512f,avx512bf16,avx2,fma")]
+unsafe fn tile_of_pairs_avx512(rows: usize, operands: TileOperands) {
+    tile_of_rows!(Avx512(()), OfPairs(()), rows, operands, 1 2 3 4 5 6 7 8 9 10 11 12)
 }
 
 // SAFETY (all blocks of this file): an `Avx2` or `Avx512` exists only inside the functions above, whose callers
@@ -229,6 +252,13 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn tile(self, rows: usize, operands: TileOperands) {
         unsafe { tile_avx512(rows, operands) }
+    }
+    #[inline(always)]
+    unsafe fn tile_of_pairs(self, rows: usize, operands: TileOperands) {
+        match bf16::is_fast() {
+            true => unsafe { tile_of_pairs_avx512(rows, operands) },
+            false => unsafe { tile_of_pairs_by_floats(TILE_VECTORS * Self::LANES, rows, operands) },
+        }
     }
 }
 
