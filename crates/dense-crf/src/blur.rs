@@ -1,5 +1,5 @@
-//! Sums the tiles' rows into lattice vertices and blurs along the d+1 lattice axes. Values are rows of `lanes` numbers, one
-//! a class; every loop over lanes has a length known at compile time for up to 32 classes, so that it becomes vector code.
+//! Sums the tiles' rows into lattice vertices and blurs along the d+1 lattice axes. Values are rows of `lanes` numbers,
+//! one per class; for up to 32 classes every loop over lanes has a compile-time length, so that it vectorises.
 
 use rayon::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::lattice::Lattice;
 use crate::scattered_rows::ScatteredRows;
 use crate::vectors::widest_vectors;
 
-/// Vertices that one task sums.
+/// Vertices per task.
 const CHUNK: usize = 512;
 
 /// Padded number of classes.
@@ -21,7 +21,7 @@ pub(crate) fn lanes_for(num_classes: usize) -> usize {
     }
 }
 
-/// Calls `$function::<L>($arguments)` with `L` lanes if that count has code of its own, else with `L = 0`.
+/// Calls `$function::<L>($arguments)` with `L` lanes if there is specialised code for that number, else with `L = 0`.
 macro_rules! with_lanes {
     ($lanes:expr, $function:ident($($argument:expr),* $(,)?)) => {
         match $lanes {
@@ -38,12 +38,12 @@ macro_rules! with_lanes {
 }
 pub(crate) use with_lanes;
 
-/// The two buffers that a lattice is filtered in.
+/// The two buffers for filtering a lattice.
 #[derive(Default)]
 pub(crate) struct LatticeValues {
-    /// The tiles' rows: what splatting writes.
+    /// The tiles' rows, written by splatting.
     pub(crate) rows: Vec<f32>,
-    /// The blurred vertices: what slicing reads.
+    /// The blurred vertices, read by slicing.
     pub(crate) vertices: Vec<f32>,
 }
 
@@ -103,7 +103,7 @@ widest_vectors! {
     fn blur_chains / blur_chains_inline(vertices: &ScatteredRows<'_>, links: &[u32], lanes: usize)
 }
 
-/// Blurs along chains in place, with [½ 1 ½]. Any number of lanes that has no code of its own is done eight at a time.
+/// Blurs along chains in place, with [½ 1 ½]. Numbers of lanes without specialised code are processed eight at a time.
 #[inline(always)]
 fn blur_chains_inline<const L: usize>(vertices: &ScatteredRows<'_>, links: &[u32], lanes: usize) {
     if L == 0 {
@@ -119,8 +119,8 @@ fn blur_chains_inline<const L: usize>(vertices: &ScatteredRows<'_>, links: &[u32
 fn walk_chains<const L: usize>(vertices: &ScatteredRows<'_>, links: &[u32], lanes: usize, first_lane: usize) {
     let Some((&link, links)) = links.split_first() else { return };
     let index = |link: u32| (link & !FIRST) as usize * lanes + first_lane;
-    // SAFETY: one thread walks the chains of a block. Along one axis no vertex belongs to two chains, and chains along axes
-    // that are walked without waiting for other blocks stay within theirs, as asserted when they were made.
+    // SAFETY: one thread walks the chains of a block. Along one axis no vertex belongs to two chains, and chains along
+    // axes that are walked without waiting for other blocks stay within their block, as asserted at construction.
     #[allow(unsafe_code)]
     let (load, store) = (
         |link| unsafe { vertices.load::<L>(index(link)) },
@@ -129,7 +129,8 @@ fn walk_chains<const L: usize>(vertices: &ScatteredRows<'_>, links: &[u32], lane
     let (mut before, mut here, mut here_link) = ([0.0; L], load(link), link);
     for &link in links {
         let behind = load(link);
-        // Zero between the end of a chain and the first vertex of the next: cheaper than a branch, since chains are short.
+        // Zero between the end of a chain and the first vertex of the next: cheaper than a branch, since chains are
+        // short.
         let joined = if link & FIRST == 0 { 1.0 } else { 0.0 };
         let mut blurred = [0.0; L];
         for lane in 0..L {

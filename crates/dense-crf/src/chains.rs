@@ -1,4 +1,4 @@
-//! The lines of neighbouring vertices along an axis of the lattice.
+//! Chains of neighbouring vertices along a lattice axis.
 //!
 //! Vertices are numbered in the order of their keys. A chain lists the vertices that follow each other along an axis, so the
 //! blur walks it once, in place, and never touches vertices without a neighbour: a quarter of them in real images.
@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::simplex::{Embedding, PLACE_AXES};
 
-/// Vertices whose neighbours one task finds.
+/// Vertices per task.
 const TASK: usize = 1 << 14;
 
 /// Marks the first vertex of a chain; the other bits are its number.
@@ -17,8 +17,8 @@ pub(crate) const FIRST: u32 = 1 << 31;
 pub(crate) struct Chains {
     /// One chain after the other.
     links: Vec<u32>,
-    /// For each block of vertices its first link, and the number of links at the end. A chain belongs to the block of its
-    /// first vertex.
+    /// For each block of vertices its first link, and the number of links at the end. A chain belongs to the block of
+    /// its first vertex.
     starts: Vec<u32>,
 }
 
@@ -45,7 +45,7 @@ impl Chains {
                 links.push(first as u32 | FIRST);
                 let mut next = behind[first];
                 while next != none {
-                    // What lets threads blur blocks along these axes one after the other without waiting for each other.
+                    // This allows threads to blur blocks along these axes without waiting for each other.
                     assert!(axis < PLACE_AXES || (block[0]..block[1]).contains(&(next as usize)));
                     links.push(next);
                     next = behind[next as usize];
@@ -63,7 +63,7 @@ impl Chains {
     }
 }
 
-/// Finds the vertices behind a chunk of vertices among all; leaves those that have none.
+/// Finds the successors of a chunk of vertices; skips vertices without one.
 fn find_behind(axis: usize, embedding: &Embedding, keys: &[u64], chunk: &[u64], behind: &mut [u32]) {
     // Neighbours ascend with the keys, separately for those that wrap around and those that do not.
     let mut cursors = [None; 2];

@@ -1,5 +1,5 @@
-//! The CRF that callers see: checks what comes in, keeps the unary of the classes present in tile order, collects pairwise
-//! terms and hands all of it to the mean field.
+//! The public CRF: checks its input, stores the unary of the classes present in tile order, collects pairwise terms and
+//! passes all of it to the mean field.
 
 use rayon::prelude::*;
 
@@ -21,7 +21,7 @@ pub struct DenseCrf {
     height: usize,
     num_classes: usize,
     tiles: Tiles,
-    /// The classes that are possible at some pixel, ascending. The others take no part.
+    /// The classes that are possible at some pixel, ascending. The others are left out.
     classes: Vec<usize>,
     lanes: usize,
     /// Negated energies of `classes` in tile order, padded to `lanes` with −∞.
@@ -33,8 +33,8 @@ impl DenseCrf {
     /// A CRF whose unary energies are `−ln(max(p, floor))`.
     ///
     /// `probabilities` holds `num_classes × height × width` values in the given layout, usually between 0 and 1; larger
-    /// ones count as 1. A class that nowhere exceeds the floor is absent: it takes no part and its marginal is 0. (With all
-    /// classes at the floor, none is dropped.) A usual floor is 1e-5.
+    /// ones count as 1. A class that never exceeds the floor is left out, and its marginal is 0. (If all classes are at
+    /// the floor, none is.) A usual floor is 1e-5.
     ///
     /// # Errors
     /// If a size is zero, the length does not match, the floor is not positive or a value is not finite.
@@ -65,8 +65,8 @@ impl DenseCrf {
         ))
     }
 
-    /// A CRF with the given unary energies (negative log-likelihoods), `num_classes × height × width` values in the given
-    /// layout. `+∞` makes a class impossible at a pixel; a class impossible everywhere takes no part.
+    /// A CRF with the given unary energies (negative log-likelihoods), `num_classes × height × width` values in the
+    /// given layout. `+∞` makes a class impossible at a pixel; a class that is impossible everywhere is left out.
     ///
     /// # Errors
     /// If a size is zero, the length does not match, a value is NaN or `−∞`, or a pixel has no possible class.
@@ -123,7 +123,7 @@ impl DenseCrf {
         Self { width, height, num_classes, tiles, classes, lanes, logits, terms: Vec::new() }
     }
 
-    /// Adds a smoothness term: pixels near each other want equal classes. `sigma_xy` is in pixels.
+    /// Adds a smoothness term: nearby pixels prefer equal classes. `sigma_xy` is in pixels.
     ///
     /// # Errors
     /// If a sigma is not positive or so small that the lattice cannot address the image, or the compatibility does not
@@ -143,7 +143,7 @@ impl DenseCrf {
         self.add(filter, compatibility)
     }
 
-    /// Adds an appearance term: pixels near each other and of like colour want equal classes.
+    /// Adds an appearance term: nearby pixels of similar colour prefer equal classes.
     ///
     /// `image` is row-major with interleaved channels (HWC, 0..=255), as many channels as `sigma_color` has values.
     /// `sigma_xy` is in pixels, `sigma_color` in grey levels. For images of another type see [`add_pairwise`](Self::add_pairwise).
@@ -198,13 +198,13 @@ impl DenseCrf {
         Ok(self)
     }
 
-    /// The marginals after so many iterations of mean field; with 0, or without terms, the softmax of the unary.
+    /// The marginals after this many mean-field iterations; with 0, or without terms, the softmax of the unary.
     #[must_use]
     pub fn infer(&self, iterations: usize) -> Marginals {
         self.infer_while(iterations, || true).expect("it goes on to the end")
     }
 
-    /// As [`infer`](Self::infer), but asks `goes_on` before every iteration; `None` as soon as that says no.
+    /// As [`infer`](Self::infer), but calls `goes_on` before every iteration; `None` as soon as it returns false.
     #[must_use]
     pub fn infer_while(&self, iterations: usize, goes_on: impl Fn() -> bool) -> Option<Marginals> {
         let mut values = zeros(self.width * self.height * self.num_classes);
@@ -214,14 +214,14 @@ impl DenseCrf {
         Some(Marginals::new(self.width, self.height, self.num_classes, values))
     }
 
-    /// The most probable class of each pixel, row-major, after so many iterations; the lower class wins ties. Needs no memory
-    /// for marginals.
+    /// The most probable class of each pixel, row-major; the lower class wins ties. Needs no memory for marginals.
     #[must_use]
     pub fn infer_labels(&self, iterations: usize) -> Vec<u16> {
         self.infer_labels_while(iterations, || true).expect("it goes on to the end")
     }
 
-    /// As [`infer_labels`](Self::infer_labels), but asks `goes_on` before every iteration; `None` as soon as that says no.
+    /// As [`infer_labels`](Self::infer_labels), but calls `goes_on` before every iteration; `None` as soon as it
+    /// returns false.
     #[must_use]
     pub fn infer_labels_while(&self, iterations: usize, goes_on: impl Fn() -> bool) -> Option<Vec<u16>> {
         let mut labels = vec![0; self.width * self.height];
@@ -237,8 +237,8 @@ impl DenseCrf {
         &self.classes
     }
 
-    /// The number of lattice vertices of each term, in the order they were added: what the cost of the blur is
-    /// proportional to. A Gaussian of one pixel needs none.
+    /// The number of lattice vertices of each term, in the order of adding, to which the blur's cost is proportional. A
+    /// Gaussian with a sigma of one pixel needs none.
     pub fn num_vertices(&self) -> impl Iterator<Item = usize> + '_ {
         self.terms.iter().map(|term| match &term.filter {
             Filter::Lattice(filter) => filter.lattice.num_vertices(),

@@ -1,5 +1,4 @@
-//! What can be wrong with the input of a dense CRF. Everything is checked when it is handed in, so that inference itself
-//! cannot fail.
+//! Errors in the input of a dense CRF. Everything is checked on construction, so inference itself cannot fail.
 
 /// Why a CRF, a pairwise term or a parameter set was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -22,12 +21,12 @@ pub enum Error {
     TooLarge {
         /// What there is too much of.
         what: &'static str,
-        /// How much was asked for.
+        /// The number found.
         got: usize,
         /// The largest supported value.
         limit: usize,
     },
-    /// An array does not have the length that the sizes given require.
+    /// An array does not have the length that the given sizes require.
     #[error("{what} has {got} values, expected {expected} ({shape})")]
     Length {
         /// Which array.
@@ -36,7 +35,7 @@ pub enum Error {
         got: usize,
         /// The length required.
         expected: usize,
-        /// How the required length comes about, for example `classes × height × width`.
+        /// The formula of the required length, for example `classes × height × width`.
         shape: &'static str,
     },
     /// A value that must be a number is NaN or infinite.
@@ -69,7 +68,7 @@ pub enum Error {
         /// Number of rows and columns.
         dimension: usize,
     },
-    /// The features, in units of their standard deviations, span more lattice cells than can be told apart.
+    /// The features, in units of their standard deviations, span more lattice cells than keys can address.
     #[error(
         "features span {span:.3e} standard deviations, too far for a lattice in {dimension} dimensions: raise sigma"
     )]

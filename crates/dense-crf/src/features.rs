@@ -1,5 +1,5 @@
-//! Where pixels lie in feature space, in units of the kernel's standard deviations: from coordinates, from an 8-bit image
-//! or from features that the caller computed, with an optional linear map on top.
+//! Pixel positions in feature space, in units of the kernel's standard deviations: from coordinates, from an 8-bit
+//! image or from the caller's features, with an optional linear map.
 //!
 //! Features are produced block by block when the lattice is built and are never stored.
 
@@ -80,7 +80,7 @@ impl<'a> Features<'a> {
         Ok(Self { source: Source::Given { values }, dimension, map: None })
     }
 
-    /// Puts a linear map (`dimension × dimension`, row-major) behind the features.
+    /// Applies a linear map (`dimension × dimension`, row-major) to the features.
     pub(crate) fn mapped(self, map: Vec<f32>) -> Self {
         Self { map: Some(map), ..self }
     }
@@ -178,7 +178,7 @@ fn check_dimension(dimension: usize) -> Result<(), Error> {
             what: "features",
             got: 0,
             expected: 1,
-            shape: "at least one feature a pixel",
+            shape: "at least one feature per pixel",
         }),
         1..=MAX_DIMENSION => Ok(()),
         got => Err(Error::TooLarge { what: "the number of features", got, limit: MAX_DIMENSION }),

@@ -1,7 +1,7 @@
-//! Buffers of zeros for values that are read and written all over: on Linux in huge pages, which spares most of the address
-//! translations: an iteration with 21 classes on a busy photograph of 500×375 took 98 ms instead of 130.
+//! Zeroed buffers for random access: on Linux in huge pages, which avoids most TLB misses. An iteration with 21 classes
+//! on a busy photograph of 500×375 took 98 ms instead of 130.
 
-/// Smaller buffers gain nothing: a huge page of the usual processors has this many bytes.
+/// Usual size of a huge page, in bytes; smaller buffers gain nothing.
 #[cfg(target_os = "linux")]
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -12,7 +12,7 @@ pub(crate) fn zeros<T: Copy + Default>(len: usize) -> Vec<T> {
     buffer
 }
 
-/// Asks the kernel for huge pages under the whole ones of a buffer that has not been written to yet. It may decline.
+/// Requests huge pages for the part of a fresh buffer that whole pages cover. The kernel may decline.
 #[cfg(target_os = "linux")]
 fn ask_for_huge_pages<T>(buffer: &[T]) {
     use std::ffi::{c_int, c_void};
@@ -27,7 +27,7 @@ fn ask_for_huge_pages<T>(buffer: &[T]) {
     let skipped = start.align_offset(HUGE_PAGE);
     let length = size_of_val(buffer).saturating_sub(skipped) / HUGE_PAGE * HUGE_PAGE;
     if length > 0 {
-        // SAFETY: the range lies within the buffer, and the advice changes no content. A refusal leaves usual pages.
+        // SAFETY: the range lies within the buffer, and the advice changes no content. On refusal the usual pages stay.
         #[allow(unsafe_code)]
         unsafe {
             madvise(start.add(skipped).cast_mut().cast(), length, MADV_HUGEPAGE);

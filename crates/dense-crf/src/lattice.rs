@@ -1,4 +1,4 @@
-//! The part of the permutohedral lattice that an image touches, and the tables that filtering needs: built once an image,
+//! The part of the permutohedral lattice that an image touches, and the tables for filtering: built once per image,
 //! used by every iteration.
 //!
 //! Two levels. Each tile of pixels has *rows*, one for each vertex that its pixels touch, numbered from 0 so that a pixel's
@@ -20,11 +20,11 @@ use crate::row_table::RowTable;
 use crate::simplex::{Embedding, PLACE_AXES, Simplices};
 use crate::tiles::{Tiles, split_at_starts};
 
-/// Barycentric coordinates are stored as 16-bit fractions of this. The rounding, 8e-6, changes marginals by less than
-/// f32 sums in another order do on real images, and it halves the largest table.
+/// Barycentric coordinates are stored as 16-bit fractions of this. The rounding, 8e-6, changes marginals less than
+/// reordering f32 sums does on real images, and it halves the largest table.
 pub(crate) const WEIGHT_ONE: f32 = 65535.0;
 
-/// Vertices of a block, or more: with 24 classes a fifth of a second-level cache.
+/// Minimum of vertices per block: with 24 classes a fifth of a second-level cache.
 const BLOCK: usize = 2048;
 
 pub(crate) struct Lattice {
@@ -84,8 +84,8 @@ impl Lattice {
         })
     }
 
-    /// The filter applied to an image with `L` values a pixel, in tile order. `value_of` gives those of a pixel by its row-major
-    /// index.
+    /// The filter applied to an image with `L` values per pixel, in tile order. `value_of` gives a pixel's values by
+    /// its row-major index.
     pub(crate) fn filter<const L: usize>(
         &self,
         tiles: &Tiles,
@@ -125,7 +125,7 @@ impl Lattice {
         out
     }
 
-    /// Undoes the gain of the blur, so that the kernel is 1 at distance 0 (a constant of Adams' code).
+    /// Compensates the gain of the blur, so that the kernel is 1 at distance 0 (a constant in Adams' code).
     pub(crate) fn alpha(&self) -> f32 {
         1.0 / (1.0 + (-(self.dimension as f32)).exp2())
     }
@@ -134,8 +134,7 @@ impl Lattice {
         self.dimension
     }
 
-    /// Axes that a block can be blurred along before other blocks are: one by one those that lead from block to block, and all
-    /// others together.
+    /// Groups of axes to blur: those that lead from block to block one by one, all others together.
     pub(crate) fn axis_groups(&self) -> impl Iterator<Item = Range<usize>> {
         let num_axes = self.dimension + 1;
         let across = num_axes.min(PLACE_AXES);
@@ -232,8 +231,8 @@ fn embed_tile<const D: usize>(
     sort_rows(keys, all_corners)
 }
 
-/// Renumbers a tile's rows in the order of their keys: then neighbours along every axis of the lattice follow each other
-/// in the same order as the rows do, and the blur reads memory in a few ascending streams.
+/// Renumbers a tile's rows in key order: neighbours along every lattice axis then have the same order as the rows, and
+/// the blur reads memory in a few ascending streams.
 fn sort_rows(keys: Vec<u64>, corners: &mut [u32]) -> Vec<u64> {
     let mut sorted: Vec<(u64, u16)> = keys.into_iter().zip(0..=u16::MAX).collect();
     sorted.sort_unstable();
@@ -244,7 +243,7 @@ fn sort_rows(keys: Vec<u64>, corners: &mut [u32]) -> Vec<u64> {
     for corner in corners {
         *corner = (*corner & 0xffff_0000) | u32::from(new_rows[(*corner & 0xffff) as usize]);
     }
-    // Not collected from `sorted` itself, which would keep its larger allocation.
+    // A new allocation, because collecting in place would keep the larger one of `sorted`.
     sorted.iter().map(|&(key, _)| key).collect()
 }
 

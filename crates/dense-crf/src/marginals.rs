@@ -1,11 +1,11 @@
-//! What inference returns, and how class scores are laid out in arrays.
+//! The result of inference, and the layouts of class scores in arrays.
 
-/// How a score map of several classes lies in one slice.
+/// Layout of a score map of several classes in one slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// `classes × height × width`: one plane a class. What pydensecrf takes and returns, and most networks.
+    /// `classes × height × width`: one plane per class, as in pydensecrf and most networks.
     ClassMajor,
-    /// `height × width × classes`: the scores of a pixel lie together.
+    /// `height × width × classes`: the scores of a pixel are adjacent.
     PixelMajor,
 }
 
@@ -18,7 +18,7 @@ impl Layout {
     }
 }
 
-/// The probability of each class at each pixel. For every pixel they are at least 0 and sum to 1.
+/// The probability of each class at each pixel, non-negative and summing to 1 per pixel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Marginals {
     width: usize,
@@ -44,13 +44,13 @@ impl Marginals {
         self.height
     }
 
-    /// Number of classes, the absent ones included.
+    /// Number of classes, including absent ones.
     #[must_use]
     pub fn num_classes(&self) -> usize {
         self.num_classes
     }
 
-    /// The marginals of the pixel in a column and row, one a class.
+    /// The marginals of a pixel, one per class.
     ///
     /// # Panics
     /// If the pixel lies outside the image.

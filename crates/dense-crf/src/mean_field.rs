@@ -18,7 +18,7 @@ use crate::vectors::widest_vectors;
 /// The mean field of one image: unary and terms over the classes that are present.
 pub(crate) struct MeanField<'a> {
     pub(crate) tiles: &'a Tiles,
-    /// Negated unary energies in tile order, `lanes` values a pixel; −∞ in the padding.
+    /// Negated unary energies in tile order, `lanes` values per pixel; −∞ in the padding.
     pub(crate) logits: &'a [f32],
     pub(crate) lanes: usize,
     pub(crate) stencils: Vec<(&'a Stencil, Potential)>,
@@ -28,14 +28,14 @@ pub(crate) struct MeanField<'a> {
 /// A label compatibility over the classes present, as factors of the messages in the logits.
 pub(crate) enum Potential {
     Scalar(f32),
-    /// One factor a lane.
+    /// One factor per lane.
     PerClass(Vec<f32>),
     /// `lanes × lanes`, symmetric.
     Matrix(Vec<f32>),
 }
 
 impl Potential {
-    /// `classes` lists the classes present, one a lane.
+    /// `classes` lists the classes present, one per lane.
     pub(crate) fn new(
         compatibility: &Compatibility,
         classes: &[usize],
@@ -65,12 +65,12 @@ impl Potential {
     }
 }
 
-/// Receives the marginals of a tile, `lanes` values a pixel, run by run along the image rows.
+/// Receives the marginals of a tile, `lanes` values per pixel, run by run along the image rows.
 pub(crate) trait TileSink: Send {
     fn take<const L: usize>(&mut self, run: usize, marginals: &[f32]);
 }
 
-/// What the last iteration left.
+/// The results of the last iteration.
 struct Filtered<'a> {
     /// The marginals as an image with a border, for stencils.
     marginals: &'a [f32],
@@ -87,8 +87,8 @@ struct Scratch {
 }
 
 impl MeanField<'_> {
-    /// Runs the iterations and hands each tile's marginals to its sink. `None`, with nothing handed over, as soon as
-    /// `goes_on`, asked before every iteration, says no.
+    /// Runs the iterations and passes each tile's marginals to its sink. Calls `goes_on` before every iteration;
+    /// returns `None`, without calling the sinks, as soon as it is false.
     pub(crate) fn run<S: TileSink>(
         &self,
         iterations: usize,
@@ -215,7 +215,7 @@ fn pass_tile_inline<const L: usize>(
     }
 }
 
-/// Adds a factor of the message that a pixel receives to its logits.
+/// Adds a pixel's message, scaled, to its logits.
 #[inline(always)]
 fn add_message(potential: &Potential, message: &[f32], scale: f32, logits: &mut [f32]) {
     let lanes = message.len();
@@ -267,7 +267,7 @@ fn add_stencil<const L: usize>(
         let mut corner = around.bordered.corner_of(x, around.y);
         for weights in weights.as_chunks::<{ stencil::SIDE }>().0 {
             let neighbors = &around.image[corner..][..stencil::SIDE * lanes];
-            // Seven taps in a tree: one sum after the other would wait for each addition.
+            // Sums seven taps as a tree: sequential additions would wait for each other.
             for lane in 0..lanes {
                 let tap = |tap: usize| weights[tap] * neighbors[tap * lanes + lane];
                 message[lane] += ((tap(0) + tap(1)) + (tap(2) + tap(3))) + ((tap(4) + tap(5)) + tap(6));
@@ -278,7 +278,7 @@ fn add_stencil<const L: usize>(
     }
 }
 
-/// Where a run of pixels begins.
+/// The start of a run of pixels.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     tiles: &'a Tiles,
@@ -324,7 +324,7 @@ fn add_slice<const L: usize>(
     }
 }
 
-/// Takes a tile's marginals to where the next iteration needs them.
+/// Writes a tile's marginals to where the next iteration needs them.
 struct Splat<'a> {
     field: &'a MeanField<'a>,
     tile: usize,
@@ -389,7 +389,7 @@ fn softmax<const L: usize>(block: &mut [f32], lanes: usize) {
     }
 }
 
-/// Reduces a row in four interleaved parts, the same way on every machine, so that it becomes vector code.
+/// Reduces a row in four interleaved parts, the same on every machine, so that it vectorises.
 #[inline(always)]
 fn reduce(row: &[f32], start: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
     let (quads, rest) = row.as_chunks::<4>();
@@ -403,8 +403,8 @@ fn reduce(row: &[f32], start: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
     rest.iter().fold(whole, |a, &b| combine(a, b))
 }
 
-/// `eˣ` for x ≤ 0 within 2 units in the last place, in a form that compilers turn into vector code. Below −60, and for −∞, exactly
-/// 0, so that no marginal becomes a denormal number, which would slow every sum that it enters.
+/// `eˣ` for x ≤ 0 within 2 units in the last place, in a form that vectorises. Below −60, and for −∞, exactly 0, so
+/// that no marginal is a denormal number, which would slow down every sum.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     // 2ⁿ·eʳ with n the nearest integer to x/ln 2; adding ROUNDING leaves n in the low bits.

@@ -1,5 +1,5 @@
-//! One pairwise term: a Gaussian kernel over features with its normalisation, and the compatibility of labels. The kernel
-//! is filtered by a permutohedral lattice; the sums over iterations are left to `mean_field`.
+//! A pairwise term: a Gaussian kernel over features with its normalisation, and the label compatibility. A
+//! permutohedral lattice filters the kernel; the iterations are left to `mean_field`.
 
 use rayon::prelude::*;
 
@@ -18,7 +18,7 @@ pub enum Kernel {
     /// A is the identity: features are used as they are.
     #[default]
     Const,
-    /// A is diagonal: one factor for each feature, that is one over its standard deviation.
+    /// A is diagonal: one factor per feature, the inverse of its standard deviation.
     Diagonal(Vec<f32>),
     /// A is any square matrix, row-major: the kernel's inverse covariance is `AᵀA`.
     Full(Vec<f32>),
@@ -82,13 +82,13 @@ impl Kernel {
     }
 }
 
-/// What it costs to give two pixels the classes a and b, as a factor of the kernel.
+/// The cost of giving two pixels the classes a and b, as a factor on the kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Compatibility {
-    /// Equal classes are rewarded by this weight, all others cost nothing. The usual choice, positive.
+    /// Equal classes are rewarded with this weight, others cost nothing. The usual choice; positive.
     Potts(f32),
-    /// The cost of equal classes, one for each class; negative values reward. (In pydensecrf, too, the sign differs from
-    /// Potts.)
+    /// The cost of equal classes, one per class; negative values are rewards. (In pydensecrf, too, the sign differs
+    /// from Potts.)
     Diagonal(Vec<f32>),
     /// The cost of each pair of classes, row-major; its symmetric part is used, as in pydensecrf.
     Matrix(Vec<f32>),
@@ -106,7 +106,7 @@ impl Compatibility {
     }
 }
 
-/// How a kernel is scaled by the weight n that it gives a pixel in total (the kernel applied to an image of ones).
+/// How a kernel is normalised by n, its total weight at a pixel (the kernel applied to an image of ones).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Normalization {
     /// Not at all.
@@ -121,7 +121,7 @@ pub enum Normalization {
 }
 
 impl Normalization {
-    /// The factor of a pixel wherever the normalisation applies, given its weight in total.
+    /// The factor of a pixel where the normalisation applies, given its total weight.
     pub(crate) fn factor(self, n: f32) -> f32 {
         match self {
             Self::None => 1.0,
@@ -157,7 +157,7 @@ pub(crate) enum Filter {
 pub(crate) struct LatticeFilter {
     pub(crate) lattice: Lattice,
     normalization: Normalization,
-    /// Factor of each pixel in tile order; empty where there is no normalisation.
+    /// Factor of each pixel in tile order; empty without normalisation.
     norm: Vec<f32>,
 }
 
@@ -181,7 +181,7 @@ impl LatticeFilter {
         Ok(Self { lattice, normalization, norm })
     }
 
-    /// Factors of one tile's pixels before filtering, those of the weights' 16 bits included.
+    /// Factors of one tile's pixels before filtering, including the scale of the 16-bit weights.
     pub(crate) fn scale_before(&self, tiles: &Tiles, tile: usize) -> impl Fn(usize) -> f32 + '_ {
         self.scale(self.normalization.applies_before(), 1.0 / WEIGHT_ONE, tiles, tile)
     }

@@ -1,4 +1,4 @@
-//! The usual two-term CRF over an RGB image in one call, with the settings that segmentation papers report.
+//! The usual two-term CRF over an RGB image in one call, with published settings.
 
 use crate::{Compatibility, DenseCrf, Error, Layout, Marginals, Normalization};
 
@@ -19,7 +19,7 @@ pub struct Params {
     pub bilateral_sigma_xy: f32,
     /// Tolerance of the appearance term, in grey levels of 0..=255.
     pub bilateral_sigma_rgb: f32,
-    /// Probabilities below this count as this in the unary `−ln p`.
+    /// Lower bound of probabilities in the unary `−ln p`.
     pub floor: f32,
     /// How both kernels are normalised.
     pub normalization: Normalization,

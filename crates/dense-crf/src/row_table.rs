@@ -1,5 +1,5 @@
-//! Numbers the lattice vertices that a tile touches in the order in which they are first seen: a hash table with open
-//! addressing, key and number side by side, small enough for the second-level cache.
+//! Numbers the lattice vertices that a tile touches in the order of first occurrence: a hash table with open
+//! addressing, key and number adjacent, small enough for the second-level cache.
 
 const EMPTY: Slot = Slot { key: u64::MAX, row: 0 };
 
@@ -7,7 +7,7 @@ const EMPTY: Slot = Slot { key: u64::MAX, row: 0 };
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 pub(crate) struct RowTable {
-    /// A power of two; at most half are taken.
+    /// A power of two; at most half are occupied.
     slots: Vec<Slot>,
     shift: u32,
     len: u32,

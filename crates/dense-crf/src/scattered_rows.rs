@@ -1,7 +1,7 @@
-//! Rows of a buffer that several threads change at once, each its own.
+//! Rows of a buffer that several threads modify at once, each its own.
 //!
-//! The chains along a lattice axis share no vertex but lie scattered over the buffer, so it cannot be cut into slices for
-//! threads. Blurring in place moves half the memory that filling a second buffer does.
+//! The chains along a lattice axis share no vertex but are scattered over the buffer, so it cannot be split into slices
+//! for threads. Blurring in place moves half as much memory as writing to a second buffer.
 
 use std::marker::PhantomData;
 
@@ -11,7 +11,7 @@ pub(crate) struct ScatteredRows<'a> {
     buffer: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: threads reach the values through `load` and `store` alone, whose callers vouch that they share no row.
+// SAFETY: threads access the values through `load` and `store` only, whose callers guarantee that they share no row.
 #[allow(unsafe_code)]
 unsafe impl Sync for ScatteredRows<'_> {}
 

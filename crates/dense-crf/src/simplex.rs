@@ -12,7 +12,7 @@ use crate::features::{LANES, Lane, MAX_DIMENSION};
 /// Adding and subtracting this rounds an `f32` below 2²² to the nearest integer, ties to even, on any instruction set.
 const ROUNDING: f32 = 12_582_912.0;
 
-/// Coordinates beyond this, in lattice cells, would leave too few bits of an `f32` for the barycentric coordinates.
+/// Limit on coordinates, in lattice cells: beyond it an `f32` has too few bits for the barycentric coordinates.
 const MAX_CELLS: f64 = 262_144.0;
 
 /// The vertices around a block of points and their barycentric coordinates, by remainder.
@@ -22,18 +22,18 @@ pub(crate) struct Simplices {
     pub(crate) weights: [[f32; MAX_DIMENSION + 1]; LANES],
 }
 
-/// Axes from this one on lead to vertices of the same place.
+/// Axes from this one on lead to vertices at the same place.
 pub(crate) const PLACE_AXES: usize = 3;
 
 pub(crate) struct Embedding {
     dimension: usize,
     /// Diagonal of the map onto the lattice's hyperplane, with the lattice's own standard deviation.
     scale: [f32; MAX_DIMENSION],
-    /// What one more in each coordinate's quotient adds to a key; zero for the last coordinate, which the others determine.
+    /// Increment of the key per quotient of each coordinate; zero for the last coordinate, which the others determine.
     strides: [i64; MAX_DIMENSION + 1],
-    /// What one more in the remainder adds to a key.
+    /// Increment of the key per remainder.
     remainder_stride: i64,
-    /// What the digits of the place are multiples of.
+    /// The place digits are multiples of this.
     place_stride: i64,
     /// Added to every key so that none is negative.
     bias: i64,
@@ -118,13 +118,13 @@ impl Embedding {
         Ok(Self { dimension, scale, strides, remainder_stride, place_stride, bias })
     }
 
-    /// The two most significant digits of a key: where in the image the vertex lies.
+    /// The two most significant digits of a key: the vertex's place in the image.
     pub(crate) fn place(&self, key: u64) -> u64 {
         key / self.place_stride as u64
     }
 
-    /// The key of the vertex behind another along a lattice axis, and whether the remainder wrapped around. Behind means one
-    /// more in every coordinate and d+1 less in that of the axis. For keys that wrap alike, the result ascends with the key.
+    /// The key of the next vertex along a lattice axis, and whether the remainder wrapped around. Next means one more
+    /// in every coordinate and d+1 less in that of the axis. For keys that wrap alike, the result ascends with the key.
     pub(crate) fn behind(&self, axis: usize, key: u64) -> (u64, bool) {
         let last = self.dimension as u64;
         let remainder = key & ((last + 1).next_power_of_two() - 1);
@@ -222,8 +222,8 @@ impl Embedding {
     }
 }
 
-/// What a digit gains for one more in a scaled feature: coordinate j of `y = E·f` is the sum of the features from j on,
-/// less j times feature j−1.
+/// A digit's increment per unit of a scaled feature: coordinate j of `y = E·f` is the sum of the features from j on,
+/// minus j times feature j−1.
 fn feature_factor(digit: &Digit, feature: usize) -> f64 {
     let coordinates = digit.factors.iter().enumerate();
     let terms = coordinates.map(|(j, &factor)| match feature + 1 {

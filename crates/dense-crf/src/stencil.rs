@@ -1,9 +1,9 @@
-//! The Gaussian of one pixel's standard deviation as a direct filter of 7×7 taps.
+//! A Gaussian with a standard deviation of one pixel as a direct 7×7 filter.
 //!
-//! Its lattice would have more vertices than the image has pixels. What such a lattice does to an image is a fixed linear
-//! map of small reach: lattice columns are √3/2 pixels apart and lattice rows exactly one, so the taps differ from image
-//! column to column but, away from the top and the bottom, not from row to row. They are read off the lattice of a few
-//! rows: its answer to single bright pixels. So the result is that of the lattice.
+//! Its lattice would have more vertices than the image has pixels. What such a lattice does to an image is a fixed
+//! linear map of small reach: lattice columns are √3/2 pixels apart and lattice rows exactly one, so the taps differ
+//! between image columns but, away from the top and bottom, not between rows. They are measured as the impulse response
+//! of the lattice of a few rows, so the result equals the lattice's.
 
 use crate::Error;
 use crate::features::Features;
@@ -25,13 +25,14 @@ const TAPS: usize = SIDE * SIDE;
 /// Taps padded to whole vectors.
 const LANES: usize = TAPS.next_multiple_of(8);
 
-/// Rows that have weights of their own at the top and at the bottom: those that reach pixels whose norm the border changes.
+/// Rows with their own weights at the top and bottom: those that reach pixels whose norm the border changes.
 const BORDER: usize = 2 * RADIUS;
 
 pub(crate) struct Stencil {
     width: usize,
     height: usize,
-    /// For each row of a strip, that is of the borders and one between, and each column of the image, the weights of the pixels around, normalisation included.
+    /// For each row of a strip (the borders and one between) and each image column, the weights of the surrounding
+    /// pixels, including normalisation.
     weights: Vec<[f32; TAPS]>,
 }
 
@@ -40,7 +41,7 @@ impl Stencil {
         let strip_height = height.min(2 * BORDER + 1);
         let tiles = Tiles::new(width, strip_height);
         let lattice = Lattice::build(&Features::position(width, strip_height, [SIGMA; 2])?, &tiles)?;
-        // One lane for each pixel of a SIDE×SIDE cell: pixels of the same lane are too far apart to meet.
+        // One lane per pixel of a SIDE×SIDE cell: pixels of the same lane are too far apart to interact.
         let lane = |x: usize, y: usize| y % SIDE * SIDE + x % SIDE;
         let values = lattice.filter::<LANES>(&tiles, |pixel| {
             let mut value = [0.0; LANES];
@@ -81,7 +82,7 @@ impl Stencil {
     }
 }
 
-/// Where pixels lie in an image with a border of zeros: behind each row, which is also before the next, and above and below.
+/// Pixel positions in an image with a zero border: after each row, which is also before the next, and above and below.
 #[derive(Clone, Copy)]
 pub(crate) struct Bordered {
     /// Values from one row to the next.

@@ -1,12 +1,12 @@
 //! The order in which pixels are stored inside the crate: tile by tile, row-major within a tile.
 //!
-//! Neighbouring pixels fall on the same lattice vertices, so a tile touches few vertices and its part of the lattice fits
-//! the second-level cache. The cut depends on the image size alone, never on the number of threads: results are
+//! Neighbouring pixels touch the same lattice vertices, so a tile touches few and its part of the lattice fits the
+//! second-level cache. The tiling depends on the image size only, never on the number of threads: results are
 //! reproducible bit for bit.
 
 use std::ops::Range;
 
-/// Aimed-at side of a tile in pixels.
+/// Target side of a tile in pixels.
 pub(crate) const TILE_SIDE: usize = 64;
 
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ impl Tiles {
         (0..self.len()).flat_map(|tile| self.runs(tile)).flatten()
     }
 
-    /// Cuts an image with `stride` values a pixel and `pitch` values from row to row into the runs of each tile.
+    /// Splits an image with `stride` values per pixel and `pitch` values from row to row into the runs of each tile.
     pub(crate) fn split_runs_mut<'a, T>(
         &self,
         values: &'a mut [T],
@@ -88,7 +88,7 @@ impl Tiles {
         runs
     }
 
-    /// Cuts a buffer with `stride` values a pixel, in tile order, into one slice a tile.
+    /// Splits a buffer with `stride` values per pixel, in tile order, into one slice per tile.
     pub(crate) fn split_mut<'a, T>(&self, values: &'a mut [T], stride: usize) -> Vec<&'a mut [T]> {
         split_at_starts(values, &self.starts, stride)
     }
@@ -98,7 +98,7 @@ impl Tiles {
     }
 }
 
-/// Cuts `values` at `starts[i] * stride`; what lies behind the last start is left out.
+/// Splits `values` at `starts[i] * stride`; the rest after the last start is left out.
 pub(crate) fn split_at_starts<'a, T>(
     values: &'a mut [T],
     starts: &[usize],
@@ -114,7 +114,7 @@ pub(crate) fn split_at_starts<'a, T>(
     parts
 }
 
-/// Cuts a length into parts of at most [`TILE_SIDE`] that differ by one at most.
+/// Splits a length into parts of at most [`TILE_SIDE`] that differ by at most one.
 fn even_parts(length: usize) -> Vec<Range<usize>> {
     let count = length.div_ceil(TILE_SIDE);
     (0..count).map(|part| part * length / count..(part + 1) * length / count).collect()

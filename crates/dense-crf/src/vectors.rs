@@ -1,8 +1,8 @@
-//! Runs a function with the widest vector instructions that the machine has.
+//! Runs a function with the widest available vector instructions.
 //!
-//! Only instructions without fused multiply-add are enabled, so that results are the same bit for bit on every machine.
+//! Fused multiply-add is not enabled, so that results are the same bit for bit on every machine.
 
-/// Defines `fn $name<const L: usize>(…)` that runs the `#[inline(always)]` function `$body::<L>`, compiled for AVX2 where
+/// Defines `fn $name<const L: usize>(…)` that runs the `#[inline(always)]` function `$body::<L>`, compiled for AVX2 if
 /// the machine has it.
 macro_rules! widest_vectors {
     (fn $name:ident / $body:ident ($($argument:ident: $type:ty),* $(,)?)) => {
@@ -14,7 +14,7 @@ macro_rules! widest_vectors {
                     $body::<L>($($argument),*);
                 }
                 if std::arch::is_x86_feature_detected!("avx2") {
-                    // SAFETY: the function needs nothing but AVX2, and that was detected just now.
+                    // SAFETY: the function needs only AVX2, which was just detected.
                     #[allow(unsafe_code)]
                     return unsafe { with_avx2::<L>($($argument),*) };
                 }

@@ -1,7 +1,7 @@
-//! What the C library's allocator is told before a program that runs for days.
+//! Settings of the C library's allocator for long-running programs.
 
-/// Keeps freed memory in few places. By default each thread gets a heap of its own, up to eight a core; every one keeps what its
-/// largest request once needed, and a server's memory creeps up for hours.
+/// Limits the number of malloc arenas. By default glibc creates up to eight per core; each keeps its peak size, so a
+/// server's memory creeps up for hours.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) fn use_few_heaps() {
     use std::ffi::c_int;
@@ -12,13 +12,14 @@ pub(crate) fn use_few_heaps() {
         fn mallopt(parameter: c_int, value: c_int) -> c_int;
     }
 
-    // SAFETY: a number is set that the allocator reads when a thread asks for a heap. A refusal leaves the default.
+    // SAFETY: this sets a number that the allocator reads when a thread asks for an arena. On failure the default
+    // stays.
     #[allow(unsafe_code)]
     unsafe {
         mallopt(M_ARENA_MAX, 2);
     }
 }
 
-/// Other allocators need no telling, or hear of nothing.
+/// Other allocators have no such setting.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub(crate) fn use_few_heaps() {}

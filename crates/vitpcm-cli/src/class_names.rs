@@ -1,14 +1,14 @@
-//! `--classes voc|coco|FILE`: what the numbers of a mask stand for.
+//! `--classes voc|coco|FILE`: the names of the class indices in a mask.
 
 use crate::printable;
 use anyhow::{Context, bail};
 use std::path::Path;
 use vitpcm_masks::Classes;
 
-/// Written by `segment` beside its masks, so that they need no `--classes`.
+/// `segment` writes it next to its masks, so that they need no `--classes`.
 pub const CLASS_LIST: &str = "classes.txt";
 
-/// The text of that file: one name a line, whatever is in the names. A reader passes over what begins with `#`.
+/// The content of that file: one name per line. Readers skip lines that start with `#`.
 pub(crate) fn class_list(classes: &Classes) -> String {
     let line = |name: &String| match printable::one_line(name) {
         name if name.starts_with(['#', '\u{feff}']) => format!("\\{name}\n"),
@@ -26,7 +26,7 @@ pub(crate) fn named(text: &str) -> anyhow::Result<Classes> {
     }
 }
 
-/// Refuses masks whose own list names other classes, or the same in another order: their numbers mean something else.
+/// Refuses masks whose own class list has other names or another order, because their indices mean something else.
 pub(crate) fn check_beside(folder: &Path, expected: &Classes) -> anyhow::Result<()> {
     let path = folder.join(CLASS_LIST);
     if path.is_file() {

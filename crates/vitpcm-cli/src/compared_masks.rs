@@ -1,19 +1,19 @@
-//! What is said of masks that are compared with true ones: which are missing, which failed, and which a list names.
+//! Messages about masks compared with true masks: which are missing, which failed, and which a list names.
 
 use crate::output::Messages;
 use anyhow::{Context, anyhow};
 use std::path::{Path, PathBuf};
 use vitpcm_masks::{MaskError, text_file};
 
-/// File names as text.
+/// File names as strings.
 pub fn names_of(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
 }
 
-/// So many masks of a kind that are missing or cannot be scored are named; the JSON names all that are missing.
+/// How many missing or failed masks are listed by name; the JSON lists all missing ones.
 pub const NAMED_MISSING: usize = 10;
 
-/// Says which masks do not count because their other half is missing.
+/// Reports masks that do not count because they have no counterpart.
 pub fn say_missing(names: &[String], what: &str, folder: &Path, messages: &Messages) {
     let folder = folder.display();
     for name in names.iter().take(NAMED_MISSING) {
@@ -27,7 +27,7 @@ pub fn say_missing(names: &[String], what: &str, folder: &Path, messages: &Messa
     }
 }
 
-/// The error where no prediction has a true mask.
+/// The error if no prediction has a true mask.
 pub fn nothing_to_compare(pred: &Path, truth: &Path) -> anyhow::Error {
     let (pred, truth) = (pred.display(), truth.display());
     anyhow!(
@@ -35,7 +35,7 @@ pub fn nothing_to_compare(pred: &Path, truth: &Path) -> anyhow::Error {
     )
 }
 
-/// File errors name their file already; it may be the truth.
+/// The message for a mask that failed. Errors about a file already name it; it may be the true mask.
 pub fn failure_text(prediction: &Path, error: &MaskError) -> String {
     let reason = error.to_string();
     if reason.contains(".png") { reason } else { format!("{}: {reason}", prediction.display()) }

@@ -1,4 +1,4 @@
-//! `vitpcm completions SHELL`: a script for the shell, on stdout.
+//! `vitpcm completions SHELL`: prints a completion script.
 
 use crate::outcome::Outcome;
 use crate::output;
@@ -6,7 +6,7 @@ use clap::Command;
 use clap_complete::Shell;
 
 #[derive(clap::Args)]
-#[command(after_help = "Example, to paste (bash; a new shell knows it):\n  \
+#[command(after_help = "Example, to paste (bash; then open a new shell):\n  \
     mkdir -p ~/.local/share/bash-completion/completions\n  \
     vitpcm completions bash > ~/.local/share/bash-completion/completions/vitpcm\n\n\
     Other shells:\n  \
@@ -15,7 +15,7 @@ use clap_complete::Shell;
     vitpcm completions elvish >> ~/.config/elvish/rc.elv\n  \
     vitpcm completions powershell >> $PROFILE")]
 pub(crate) struct Args {
-    /// The shell
+    /// Shell to write the script for
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }

@@ -1,4 +1,4 @@
-//! What becomes of background of low confidence, as options.
+//! Options for background of low confidence.
 
 use crate::number_bounds;
 use vitpcm::UnsureBackground;
@@ -16,7 +16,7 @@ pub(crate) struct ConfidenceOptions {
 }
 
 impl ConfidenceOptions {
-    /// What was asked for; `None` leaves masks as they are.
+    /// The chosen treatment; `None` leaves masks as they are.
     pub(crate) fn unsure_background(&self) -> Option<UnsureBackground> {
         let filled = UnsureBackground::FILLED;
         match (self.fill_unsure, self.min_confidence) {

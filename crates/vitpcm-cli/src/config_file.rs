@@ -1,5 +1,5 @@
-//! `--config FILE.toml`: any option of a command as a key of a file. The file's keys become arguments in front of
-//! the typed ones, so that both are checked by the same rules. What is typed wins: a list is replaced, not added to.
+//! `--config FILE.toml`: any option of a command as a key of a file. The file's keys are inserted before the typed
+//! arguments, so the same parser checks both. Typed options win; a typed list replaces the file's.
 
 use anyhow::{Context, anyhow, bail};
 use clap::Command;
@@ -7,13 +7,13 @@ use std::ffi::OsString;
 use std::path::Path;
 use vitpcm_masks::text_file;
 
-/// The option that changes one setting of many.
+/// The repeatable option that changes one setting.
 const SETTING: &str = "set";
 
-/// The arguments as typed, with those of a `--config` file, if there is one, set in before them.
+/// The typed arguments, with those of a `--config` file, if any, inserted before them.
 pub(crate) fn expanded_arguments(cli: &Command, typed: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
     let Some(path) = config_path(&typed) else { return Ok(typed) };
-    // Without a command there is nothing to configure; the parser says what is missing.
+    // Without a subcommand there is nothing to configure; clap reports what is missing.
     let Some((command, num_words)) = subcommand(cli, &typed) else { return Ok(typed) };
     let of_file = arguments_of_file(cli, command, Path::new(&path), &typed)?;
     let mut arguments = typed;
@@ -40,7 +40,7 @@ fn config_path(typed: &[OsString]) -> Option<OsString> {
     }
 }
 
-/// The subcommand that is meant, and behind how many words it is named: the program, options of all commands, its own.
+/// The subcommand, and the number of words up to and including its name.
 fn subcommand<'a>(cli: &'a Command, typed: &[OsString]) -> Option<(&'a Command, usize)> {
     let mut place = 1;
     while let Some(option) = typed.get(place)?.to_str().and_then(|word| word.strip_prefix("--")) {
@@ -57,7 +57,7 @@ fn subcommand<'a>(cli: &'a Command, typed: &[OsString]) -> Option<(&'a Command, 
     Some((command, place))
 }
 
-/// The file's options but those among `typed`.
+/// The file's options, except those also in `typed`.
 fn arguments_of_file(
     cli: &Command,
     command: &Command,
@@ -80,7 +80,7 @@ fn arguments_of_file(
             let known: Vec<&str> = known().collect();
             bail!("{}: unknown key `{key}`; this command knows {}", path.display(), known.join(", "));
         }
-        // Each `--set` is a setting of its own: those of the file hold beside those typed.
+        // Each `--set` is a separate setting: the file's hold in addition to typed ones.
         if name != SETTING && is_among(&name, typed) {
             continue;
         }

@@ -1,13 +1,13 @@
-//! Counts as people read them: `1 image`, `12 images`, `1 234 classes`.
+//! Counts for people: `1 image`, `12 images`, `1 234 classes`.
 
 use crate::table::grouped;
 
-/// A count with its noun in the singular or the plural.
+/// A count with its noun in the singular or plural.
 pub fn counted(count: usize, one: &str, several: &str) -> String {
     format!("{} {}", grouped(count as u64), if count == 1 { one } else { several })
 }
 
-/// The commonest.
+/// A number of images.
 pub fn images(count: usize) -> String {
     counted(count, "image", "images")
 }

@@ -1,11 +1,11 @@
-//! The dense CRF's settings as options: a preset, and changes of single parameters.
+//! Options of the dense CRF: a preset, and changes of single parameters.
 
 use crate::number_bounds;
 use clap::ValueEnum;
 use std::str::FromStr;
 use vitpcm::{CrfNormalization, CrfParams, CrfPreset};
 
-/// Settings that papers report.
+/// Published settings.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Preset {
     /// ViT-PCM (our default): Gaussian 3, σ 1; bilateral 4, σ 67 px, σ 3 grey levels; 10 iterations
@@ -106,6 +106,18 @@ impl CrfOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: CrfOptions,
+    }
+
+    #[test]
+    fn the_default_is_the_librarys() {
+        let cli: Cli = clap::Parser::parse_from(["vitpcm"]);
+        assert_eq!(cli.options.params(), CrfPreset::default().params());
+    }
 
     #[test]
     fn a_setting_changes_its_parameter_of_the_preset_alone() {

@@ -1,4 +1,4 @@
-//! `vitpcm data inspect`: what we understood of a data set.
+//! `vitpcm data inspect`: how a data set was understood, and its problems.
 
 use crate::counting::counted;
 use crate::invocation::shell_line;
@@ -19,7 +19,7 @@ use vitpcm_data::{
     ProblemKind, SameName, SplitBy, TagSource, inspect as inspect_dataset,
 };
 
-/// So many problems of one kind are listed in the table; the JSON file has them all.
+/// Problems of one kind listed in the table; the JSON file has all of them.
 const LISTED_PROBLEMS: usize = 10;
 
 #[derive(clap::Args)]
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Write everything as JSON; `-` prints it instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Read headers only: quick, but a file that is broken further on goes unnoticed
+    /// Read headers only: fast, but misses files that are damaged further on
     #[arg(long)]
     headers_only: bool,
     /// List every problem, not only the first ten of a kind
@@ -43,25 +43,25 @@ pub(crate) struct Args {
     reading: Reading,
 }
 
-/// How a data set is read; `train` takes the same.
+/// Options for reading a data set, shared with `train`.
 #[derive(clap::Args)]
 pub(crate) struct Reading {
     /// Leave out objects marked difficult in VOC annotations
     #[arg(long)]
     skip_difficult: bool,
-    /// Take tags from the masks, for parity with published benchmarks
+    /// Take tags from the masks, to match published benchmarks
     #[arg(long)]
     tags_from_masks: bool,
-    /// Class names, one a line, instead of the data set's own
+    /// Class names, one per line, instead of the data set's own
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
-    /// Set this share of the images aside for validation (chosen by name and --seed)
+    /// Hold out this fraction of the images for validation (chosen by name and --seed)
     #[arg(long, value_name = "0..1", value_parser = number_bounds::precise_fraction, conflicts_with = "split_lists")]
     val_share: Option<f64>,
     /// Take the splits from the NAME.txt lists of this folder
     #[arg(long, value_name = "DIR")]
     split_lists: Option<PathBuf>,
-    /// In class folders, take files of the same name in several folders as several images, not as one with
+    /// In class folders, treat files of the same name in several folders as different images, not as one image with
     /// several tags
     #[arg(long)]
     same_names_differ: bool,
@@ -85,7 +85,7 @@ impl Reading {
         }
     }
 
-    /// Whether the user says which images to validate on.
+    /// Whether the user chose the validation images.
     pub(crate) fn names_splits(&self) -> bool {
         self.val_share.is_some() || self.split_lists.is_some()
     }
@@ -110,7 +110,7 @@ pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome>
             bar.set_position(options.progress.load(Ordering::Relaxed) as u64);
             std::thread::sleep(Duration::from_millis(20));
         }
-        worker.join().map_err(|_| anyhow::anyhow!("the inspection stopped by a bug; please report it"))
+        worker.join().map_err(|_| anyhow::anyhow!("a bug stopped the inspection; please report it"))
     })?;
     bar.finish_and_clear();
     let listed = if args.all_problems { usize::MAX } else { LISTED_PROBLEMS };
@@ -120,7 +120,7 @@ pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     Ok(Outcome::Done)
 }
 
-/// How many problems the files of a data set have, and what lists them; nothing where there is none.
+/// One line with the number of problems and the command that lists them; `None` if there are none.
 pub(crate) fn problems_line(dataset: &Dataset, path: &Path) -> Option<String> {
     let inspect =
         shell_line([OsStr::new("vitpcm"), OsStr::new("data"), OsStr::new("inspect"), path.as_os_str()]);

@@ -1,5 +1,5 @@
-//! `vitpcm demo`: the main job from end to end on a data set that it draws for itself. Draw, train from tags alone,
-//! segment images held out, score them against the masks it knows, write a report.
+//! `vitpcm demo`: the whole pipeline on a synthetic data set: draw scenes, train from tags alone, segment held-out
+//! images, score them against the known masks, write a report.
 
 use crate::demo_report::{DemoReport, Example, ScoreRow};
 use crate::outcome::{Outcome, usage};
@@ -14,15 +14,15 @@ use vitpcm_data::{DataError, Dataset, DrawnScenes, ImageLimits, OpenOptions, rea
 use vitpcm_masks::{ConfusionMatrix, LabelMap, Scores, write_label_png};
 use vitpcm_train::{Ending, InitialBackbone, Start, TrainConfig, TrainData, TrainJob, has_run};
 
-/// The data set: large enough to learn from in minutes on two cores.
+/// Image side in pixels: a data set that trains in minutes on two cores.
 const SIDE: usize = 96;
 const NUM_TRAIN: usize = 400;
 const NUM_HELD_OUT: usize = 100;
 
-/// Held-out images shown in the report.
+/// Held-out images in the report.
 const NUM_EXAMPLES: usize = 12;
 
-/// The CRF's tolerance is made for photographs; drawn textures have stronger contrasts within one thing.
+/// Drawn textures have stronger contrast within an object than photographs, so the CRF tolerates more.
 const CRF: fn() -> CrfParams =
     || CrfParams { bilateral_sigma_rgb: 20.0, bilateral_sigma_xy: 20.0, ..CrfParams::default() };
 
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Folder for the data set, the model, the masks and the report
     #[arg(long, value_name = "DIR", default_value = "vitpcm-demo")]
     out: PathBuf,
-    /// Only draw the data set into this folder, to play with
+    /// Only draw the data set into this folder
     #[arg(long, value_name = "DIR")]
     data_only: Option<PathBuf>,
 }
@@ -71,7 +71,7 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     };
     let (training, _) = train::run(&job, session)?;
     if training.ending == Ending::Interrupted {
-        messages.note("interrupted; the same command goes on from here");
+        messages.note("interrupted; run the same command again to continue");
         return Ok(Outcome::Interrupted);
     }
 
@@ -94,7 +94,7 @@ fn draw(scenes: &DrawnScenes, folder: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Ways to make a mask, each scored over all held-out images.
+/// Ways to make a mask, each scored on all held-out images.
 const PROTOCOLS: [&str; 4] = ["tags given", "tags given, + CRF", "tags predicted", "tags predicted, + CRF"];
 
 fn segment_and_score(

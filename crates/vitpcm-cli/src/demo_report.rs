@@ -1,4 +1,4 @@
-//! The report of `vitpcm demo`: what it learned, seen on images held out.
+//! The report of `vitpcm demo`: scores and examples from held-out images.
 
 use crate::invocation::Invocation;
 use crate::report::{Curves, Page, escaped, legend};
@@ -23,7 +23,7 @@ pub(crate) struct ScoreRow {
     pub(crate) scores: Scores,
 }
 
-/// A held-out image with all that became of it.
+/// A held-out image with its masks.
 pub(crate) struct Example {
     pub(crate) name: String,
     pub(crate) image: RgbImage,
@@ -50,8 +50,8 @@ impl DemoReport {
     pub(crate) fn html(&self, invocation: &Invocation) -> String {
         let given = &self.rows[0].scores;
         let lead = format!(
-            "A small vision transformer saw {} drawn images and, for each, only the <em>names</em> of the things in it. On {} \
-             images that it never saw it now marks those things pixel by pixel: <strong>{} % mIoU</strong>, tags given.",
+            "A small vision transformer saw {} drawn images and, for each, only the <em>names</em> of the objects in it. On {} \
+             images that it never saw it now marks these objects pixel by pixel: <strong>{} % mIoU</strong>, tags given.",
             self.num_train,
             self.num_held_out,
             percent(given.mean_iou)
@@ -96,9 +96,9 @@ impl DemoReport {
         let heading: String =
             self.classes.names().iter().map(|name| format!("<th>{}</th>", escaped(name))).collect();
         let mut table = format!(
-            "<p class=\"note\">IoU in percent. <em>Tags given</em>: the mask may show the classes that the image is known to \
-             hold, as in the paper. <em>Tags predicted</em>: those that the network itself finds. The masks were used for these \
-             figures and for choosing the best epoch, never for learning.</p>\n<div class=\"panel\"><table><thead><tr>\
+            "<p class=\"note\">IoU in percent. <em>Tags given</em>: the mask may show the classes in the image's tags, \
+             as in the paper. <em>Tags predicted</em>: those that the network predicts. The true masks were used for these \
+             figures and to choose the best epoch, never for training.</p>\n<div class=\"panel\"><table><thead><tr>\
              <th></th><th>mIoU</th>{heading}<th>pixel accuracy</th></tr></thead><tbody>\n"
         );
         for ScoreRow { protocol, scores } in &self.rows {
@@ -119,14 +119,14 @@ fn figure(picture: &Picture, caption: &str) -> String {
     )
 }
 
-const OWN_DATA: &str = "<p>Put the images in a folder, write what is in each into <code>tags.csv</code> beside them, and run</p>
+const OWN_DATA: &str = "<p>Put the images in a folder, write what is in each into <code>tags.csv</code> next to them, and run</p>
 <pre>image,tags
 field-001.jpg,rust;mildew
 field-002.jpg,rust
 field-003.jpg,</pre>
-<pre>vitpcm data inspect my-images                       # what we understood, and every problem found
-vitpcm train --data my-images --out run             # starts from a pretrained network in the program
+<pre>vitpcm data inspect my-images                       # what was understood, and all problems
+vitpcm train --data my-images --out run             # fine-tunes the embedded network
 vitpcm segment my-images --model run/model.safetensors --tags-file my-images/tags.csv --crf --out masks</pre>
 <p>Folders named by class, VOC, COCO, Label Studio and CVAT exports work as well. A network of this
-demo's size learns drawn shapes, not the world: training on your images starts from the pretrained network in the program.</p>
+demo's size learns drawn shapes only: training on your images fine-tunes the embedded network.</p>
 ";

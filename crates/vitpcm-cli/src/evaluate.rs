@@ -1,4 +1,4 @@
-//! `vitpcm evaluate`: scores of a folder of masks.
+//! `vitpcm evaluate`: scores a folder of masks against true masks.
 
 use crate::class_names;
 use crate::compared_masks::{
@@ -25,16 +25,16 @@ use vitpcm_masks::{Classes, ConfusionMatrix, MaskPairs, Scores, confusion_svg, e
     With your own files:\n  \
     vitpcm evaluate --pred masks --truth VOC2012/SegmentationClass --classes voc")]
 pub(crate) struct Args {
-    /// Folder of predicted masks (PNG, one class index a pixel; 255: unlabelled, counts as wrong)
+    /// Folder of predicted masks (PNG with one class index per pixel; 255: unlabelled, counts as wrong)
     #[arg(long, value_name = "DIR")]
     pred: PathBuf,
-    /// Folder of true masks of the same names and sizes (255: not counted)
+    /// Folder of true masks with the same names and sizes (255: ignored)
     #[arg(long, value_name = "DIR")]
     truth: PathBuf,
-    /// `voc`, `coco`, or a file with one class name a line [default: classes.txt in either folder, else numbers]
+    /// `voc`, `coco`, or a file with one class name per line [default: classes.txt in either folder, else numbers]
     #[arg(long, value_name = "voc|coco|FILE")]
     classes: Option<String>,
-    /// Only the names listed in this file (a split); each must have a prediction and a truth
+    /// Only the names listed in this file (a split); each needs a prediction and a true mask
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
     /// Write all scores and the confusion matrix as JSON; `-` prints them instead of the table
@@ -45,11 +45,11 @@ pub(crate) struct Args {
     picture: Option<PathBuf>,
 }
 
-/// What `--json` holds.
+/// The content of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     num_images: usize,
-    /// Masks that are left out: unreadable, or without their other half.
+    /// Masks left out: unreadable or without a counterpart.
     num_failed: usize,
     /// True masks, or listed names, without a prediction.
     without_prediction: &'a [String],
@@ -58,7 +58,7 @@ struct Report<'a> {
     #[serde(flatten)]
     scores: &'a Scores,
     classes: &'a [String],
-    /// Rows: truth. Columns: prediction, and last the unlabelled pixels.
+    /// Rows: truth. Columns: prediction; the last column counts unlabelled pixels.
     confusion: Vec<Vec<u64>>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
     }
     mask_place::say(&found.way, &args.pred, &truth, messages);
 
-    // Without a class list every label but 255 is a class; the highest that occurs says how many there are.
+    // Without a class list every label but 255 is a class, up to the highest that occurs.
     let num_classes = classes.as_ref().map_or(255, Classes::len);
     let evaluation = evaluate_pairs(&found.pairs, num_classes, max_pixels);
     let without_prediction = names_of(&found.without_prediction);
@@ -120,7 +120,7 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 
-/// Refuses to write over masks or lists, and both results to one file.
+/// Refuses to overwrite masks or lists, and to write both results to one file.
 fn check_outputs(args: &Args, session: &Session) -> anyhow::Result<()> {
     let folders = [&args.pred, &args.truth];
     let masks = folders.into_iter().flat_map(|folder| mask_files(folder).unwrap_or_default().into_values());
@@ -136,7 +136,7 @@ fn check_outputs(args: &Args, session: &Session) -> anyhow::Result<()> {
     }
 }
 
-/// The classes that are named, or listed in a folder given or where its masks lie.
+/// The named classes, or the list found in a given folder or next to its masks.
 fn class_list(args: &Args, places: &[PathBuf]) -> anyhow::Result<Option<Classes>> {
     Ok(match args.classes.as_deref() {
         Some(text) => Some(class_names::named(text)?),
@@ -179,7 +179,7 @@ fn text(report: &Report<'_>) -> String {
     let with_union = scores.per_class.iter().filter(|class| class.iou.is_some()).count();
     let mut summary = Table::new(["", ""]);
     let mut line = |name: String, value: Option<f64>| summary.row([name, percent(value)]);
-    // Where a class is predicted that is nowhere in the truth, the mean that counts it stands first.
+    // If a class is predicted that never occurs in the truth, the mean that counts it comes first.
     if with_union != in_truth {
         line(format!("mIoU, {with_union} classes in truth or prediction"), scores.mean_iou_with_union);
     }

@@ -1,4 +1,4 @@
-//! `vitpcm export`: finished masks in the formats of other tools, whichever of those formats they are in.
+//! `vitpcm export`: converts finished masks to the formats of other tools, from any of these formats.
 
 use crate::class_names;
 use crate::counting::counted;
@@ -20,25 +20,25 @@ use vitpcm_exports::{ExportError, ExportFormat, MaskSet};
     vitpcm export scenes/masks --classes scenes/classes.txt \\\n    \
     --images scenes/images --out exports --format coco,yolo,labelme\n  \
     vitpcm export exports/coco --out again --format png\n\n\
-    What each format looks like, and how its tool takes it in: docs/guide/exports.md")]
+    The formats and how to import them: docs/guide/exports.md")]
 pub(crate) struct Args {
-    /// The masks: a folder of mask PNGs, of the VOC layout, of YOLO or of Labelme files; a COCO or Label Studio JSON
-    /// file; a CVAT zip
+    /// The masks: a folder of mask PNGs, in VOC layout, of YOLO or of Labelme files; a COCO or Label Studio JSON file;
+    /// a CVAT zip
     #[arg(value_name = "MASKS")]
     masks: PathBuf,
-    /// Folder for the results; each format has a folder of its own name there, `png` lies straight in it
+    /// Output folder; each format gets a subfolder of its name, except `png`, which goes directly into it
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// What to write
+    /// Formats to write
     #[arg(long, value_parser = format_parser(), value_delimiter = ',', required = true, value_name = "FORMAT,…")]
     format: Vec<ExportFormat>,
-    /// `voc`, `coco`, or a file with one class name a line [default: what the masks' own files say]
+    /// `voc`, `coco`, or a file with one class name per line [default: what the masks' own files say]
     #[arg(long, value_name = "voc|coco|FILE")]
     classes: Option<String>,
-    /// Folder of the images, of the same names as the masks: for their file names and sizes, and to place them
+    /// Folder of the images, named like the masks: for their file names and sizes, and to place them
     #[arg(long, value_name = "DIR")]
     images: Option<PathBuf>,
-    /// Folder of score maps (.npz), for --min-confidence [default: npz beside the masks]
+    /// Folder of score maps (.npz), for --min-confidence [default: npz next to the masks]
     #[arg(long, value_name = "DIR")]
     scores: Option<PathBuf>,
     #[command(flatten)]
@@ -111,7 +111,7 @@ pub(crate) fn export(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 
-/// Refuses to write over the masks and what names them, over images and over scores.
+/// Refuses to overwrite the masks, class lists, images or scores.
 fn check_outputs(
     args: &Args,
     set: &MaskSet,

@@ -1,6 +1,5 @@
-//! No command replaces a file that it reads: every command that writes lists its inputs and the files that it will write, and
-//! is refused before any work where one is both, or where nothing can be written. Files are compared by what they are, not by
-//! how their paths are spelled.
+//! Refuses to overwrite inputs: every command that writes lists its inputs and planned outputs, and fails before any
+//! work if a file is both or cannot be written. Files are compared by device and inode, not by path.
 
 use crate::outcome::usage;
 use anyhow::{anyhow, bail};
@@ -9,8 +8,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use vitpcm_masks::atomic_file::AtomicFile;
 
-/// What tells a file from all others, links followed. A hard link is the file itself, and so is a name in another case where
-/// the file system folds it.
+/// Identifies a file after following links, so that hard links, and names that differ in case on file systems that
+/// ignore it, count as the same file.
 #[cfg(unix)]
 type Identity = (u64, u64);
 #[cfg(not(unix))]
@@ -27,12 +26,12 @@ fn identity(path: &Path) -> Option<Identity> {
     path.canonicalize().ok()
 }
 
-/// Whether two paths lead to one file that exists.
+/// Whether two paths lead to the same existing file.
 pub(crate) fn is_same_file(a: &Path, b: &Path) -> bool {
     identity(a).is_some_and(|file| identity(b) == Some(file))
 }
 
-/// Whether two paths lead to one place, with or without a file there.
+/// Whether two paths lead to the same place, whether or not a file exists there.
 pub(crate) fn is_same_place(a: &Path, b: &Path) -> bool {
     let place = |path: &Path| {
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
@@ -41,7 +40,7 @@ pub(crate) fn is_same_place(a: &Path, b: &Path) -> bool {
     a == b || is_same_file(a, b) || place(a).is_some_and(|place_of_a| place(b) == Some(place_of_a))
 }
 
-/// Refuses outputs that are inputs, with the names of both. `-` stands for stdout.
+/// Refuses outputs that are inputs, naming both. `-` stands for stdout.
 pub(crate) fn check(
     inputs: impl IntoIterator<Item = impl AsRef<Path>>,
     outputs: impl IntoIterator<Item = PathBuf>,
@@ -51,7 +50,7 @@ pub(crate) fn check(
         .filter(|path| path != Path::new("-"))
         .filter_map(|path| Some((identity(&path)?, path)))
         .collect();
-    // The usual case: nothing of what will be written is there yet.
+    // The usual case: no output exists yet.
     if written.is_empty() {
         return Ok(());
     }
@@ -68,11 +67,11 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Refuses folders in which nothing can be written: better now than after hours of work. `-` stands for stdout.
+/// Refuses folders that cannot be written to, before hours of work. `-` stands for stdout.
 pub(crate) fn check_writable(outputs: &[PathBuf]) -> anyhow::Result<()> {
     let mut tried = HashSet::new();
     for output in outputs.iter().filter(|path| *path != Path::new("-")) {
-        // A device or a pipe is not replaced by a new file.
+        // A device or pipe is written to directly, not replaced.
         if std::fs::metadata(output).is_ok_and(|known| !known.is_file() && !known.is_dir()) {
             continue;
         }
@@ -82,7 +81,7 @@ pub(crate) fn check_writable(outputs: &[PathBuf]) -> anyhow::Result<()> {
         if !tried.insert(folder.to_path_buf()) {
             continue;
         }
-        // Removed at once.
+        // The probe file is removed at once.
         let Err(error) = AtomicFile::create(&folder.join("vitpcm")) else { continue };
         if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) {
             bail!("{}: cannot be written: the folder {} is read-only", output.display(), folder.display());
@@ -91,7 +90,7 @@ pub(crate) fn check_writable(outputs: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All files below a folder, or the one file named.
+/// All files below a folder, or the single file.
 pub(crate) fn files_below(path: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut rest = vec![path.to_path_buf()];

@@ -1,6 +1,6 @@
-//! What was written into an output folder, and of what: `.vitpcm/record-RANK.jsonl`. It tells `--resume` which images are done,
-//! and files that vitpcm wrote from those that a person edited or put there. Lines are appended as work is done, by each
-//! rank to a file of its own; who writes the lines is `results_folder`.
+//! The record of an output folder, `.vitpcm/record-RANK.jsonl`: which files were written and from which images. It
+//! tells `--resume` which images are done, and distinguishes our files from those that a person edited or added. Each
+//! rank appends to its own file; `results_folder` writes the lines.
 
 use crate::json_lines;
 use crate::outcome::usage;
@@ -13,17 +13,17 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The folder of the record, within the output folder.
+/// The record's folder, within the output folder.
 pub(crate) const FOLDER: &str = ".vitpcm";
 
-/// What decides the results of a run: the model and the options, by name.
+/// The settings that determine a run's results: the model and the options, by name.
 pub(crate) type Settings = BTreeMap<String, String>;
 
 /// A line of the record.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Line {
-    /// A run that began anew: the images of runs before it are not done.
+    /// A new run: images of earlier runs do not count as done.
     Begin(Run),
     /// Digests of files that are about to be put in place.
     Files(Vec<String>),
@@ -43,41 +43,41 @@ pub(crate) struct DoneImage {
     /// The run's id.
     pub(crate) run: u64,
     pub(crate) name: String,
-    /// In milliseconds since 1970: an image may be done more than once, and the last time counts.
+    /// Milliseconds since 1970: if an image is done more than once, the last time counts.
     pub(crate) at: u64,
     #[serde(flatten)]
     pub(crate) image: ImageState,
 }
 
-/// An image as it was when its results were made.
+/// An image at the time its results were made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ImageState {
     bytes: u64,
-    /// In nanoseconds since 1970.
+    /// Nanoseconds since 1970.
     modified: u64,
-    /// Not known of images whose results were found without a record.
+    /// Unknown for images whose results were found without a record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
-    /// The tags that it had in a tag file.
+    /// Its tags from a tag file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tags: Option<Vec<usize>>,
 }
 
 impl ImageState {
-    /// The state of an image with these tags, its content included.
+    /// The state of an image with these tags, including its content's digest.
     pub(crate) fn of(path: &Path, tags: Option<&[usize]>) -> io::Result<ImageState> {
         let state = ImageState::without_content(path, tags)?;
         Ok(ImageState { sha256: Some(sha256_of_file(path)?), ..state })
     }
 
-    /// The state without the content, for which the image would have to be read.
+    /// The state without the content, so that the image need not be read.
     pub(crate) fn without_content(path: &Path, tags: Option<&[usize]>) -> io::Result<ImageState> {
         let about = std::fs::metadata(path)?;
         let (bytes, modified) = (about.len(), modified(&about));
         Ok(ImageState { bytes, modified, sha256: None, tags: tags.map(<[usize]>::to_vec) })
     }
 
-    /// Whether the image at `path` is still this one. It is read only where its time stamp differs, as that of a copy does.
+    /// Whether the image at `path` is unchanged. It is read only if its time stamp differs, as it does for copies.
     fn is_still(&self, path: &Path, tags: Option<&[usize]>) -> bool {
         let Ok(now) = ImageState::without_content(path, tags) else { return false };
         let is_same_content = || {
@@ -90,17 +90,17 @@ impl ImageState {
     }
 }
 
-/// What the record of a folder says.
+/// The record of a folder.
 #[derive(Default)]
 pub(crate) struct FolderRecord {
     pub(crate) run: Option<Run>,
     images: HashMap<String, DoneImage>,
-    /// Digests of places and contents.
+    /// Digests of file names and contents.
     pub(crate) files: HashSet<u128>,
 }
 
 impl FolderRecord {
-    /// Reads the record of an output folder; an empty one where there is none.
+    /// Reads the record of an output folder; empty if there is none.
     pub(crate) fn read(out: &Path) -> anyhow::Result<FolderRecord> {
         let mut record = FolderRecord::default();
         for path in record_files(out)? {
@@ -120,7 +120,8 @@ impl FolderRecord {
         if record.run.is_none() && !(record.images.is_empty() && record.files.is_empty()) {
             let folder = out.join(FOLDER);
             return Err(usage(anyhow!(
-                "{}: the record in there is damaged; remove it to take what is there as it is, or choose another --out",
+                "{}: its record is damaged; remove it to keep the existing results as they are, \
+                 or choose another --out",
                 folder.display()
             )));
         }
@@ -129,12 +130,12 @@ impl FolderRecord {
         Ok(record)
     }
 
-    /// Whether there is a record at all; earlier versions kept none.
+    /// Whether there is a record; earlier versions wrote none.
     pub(crate) fn exists(&self) -> bool {
         self.run.is_some()
     }
 
-    /// What the record says of an image.
+    /// What the record says about an image.
     pub(crate) fn image(&self, name: &str, path: &Path, tags: Option<&[usize]>) -> Known {
         match self.images.get(name) {
             None => Known::No,
@@ -143,12 +144,12 @@ impl FolderRecord {
         }
     }
 
-    /// Whether vitpcm has ever written a file of this name, a path below the output folder.
+    /// Whether vitpcm ever wrote a file of this name (a path below the output folder).
     pub(crate) fn has_written(&self, name: &str) -> bool {
         self.files.contains(&place_digest(name))
     }
 
-    /// How the run of the record differs from one with these settings, where it has done images.
+    /// How the recorded run differs from one with these settings, if it has finished any images.
     pub(crate) fn differences(&self, command: &str, settings: &Settings) -> Vec<String> {
         let Some(run) = self.run.as_ref().filter(|_| !self.images.is_empty()) else { return Vec::new() };
         if run.command != command {
@@ -166,7 +167,7 @@ impl FolderRecord {
     }
 }
 
-/// What a record says of an image.
+/// What the record says about an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     /// Nothing.
@@ -177,7 +178,7 @@ pub(crate) enum Known {
     Changed,
 }
 
-/// The files of all ranks, the first rank's first.
+/// The record files of all ranks, the first rank's first.
 pub(crate) fn record_files(out: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let folder = out.join(FOLDER);
     let entries = match std::fs::read_dir(&folder) {
@@ -201,7 +202,7 @@ fn modified(about: &Metadata) -> u64 {
     since_1970.map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// The SHA-256 of a file, in hexadecimal digits.
+/// The SHA-256 of a file, in hexadecimal.
 pub(crate) fn sha256_of_file(path: &Path) -> io::Result<String> {
     let mut hash = Sha256::new();
     hash_file(path, &mut hash)?;
@@ -223,19 +224,19 @@ fn finished(hash: Sha256) -> u128 {
     u128::from_be_bytes(bytes[..16].try_into().expect("16 of 32 bytes"))
 }
 
-/// Stands for a name below an output folder.
+/// Digest of a file name below an output folder.
 pub(crate) fn place_digest(name: &str) -> u128 {
     finished(Sha256::new_with_prefix(format!("place\0{name}")))
 }
 
-/// Stands for a name and the content of the file `at`.
+/// Digest of a name and the content of the file `at`.
 pub(crate) fn content_digest(name: &str, at: &Path) -> io::Result<u128> {
     let mut hash = Sha256::new_with_prefix(format!("content\0{name}\0"));
     hash_file(at, &mut hash)?;
     Ok(finished(hash))
 }
 
-/// Stands for a name with the length and time stamp of the file `at`: for photographs, which it would take long to read.
+/// Digest of a name with the length and time stamp of the file `at`: for photographs, which take long to read.
 pub(crate) fn stamp_digest(name: &str, at: &Path) -> io::Result<u128> {
     let about = std::fs::metadata(at)?;
     let stamp = format!("stamp\0{name}\0{}\0{}", about.len(), modified(&about));

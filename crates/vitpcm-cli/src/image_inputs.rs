@@ -1,4 +1,4 @@
-//! Which images a command works on, what their results are called, and which tags are known of them.
+//! The images that a command works on, the names of their results, and their known tags.
 
 use crate::outcome::usage;
 use crate::output::Messages;
@@ -22,7 +22,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// The image by its name below the folder that was given.
+    /// The image with its name below the given folder.
     fn image_file(&self) -> ImageFile {
         let file_name = self.path.file_name().unwrap_or_default();
         let name = Path::new(&self.name).with_file_name(file_name).to_string_lossy().into_owned();
@@ -30,16 +30,16 @@ impl Input {
     }
 }
 
-/// Images to work on, in the order of the paths given, and how many cannot be.
+/// Images to work on, in the order of the given paths, and the number of failures.
 pub struct Inputs {
     /// The images.
     pub images: Vec<Input>,
-    /// Paths that are no image or cannot be listed; each was named.
+    /// Paths that are no image or cannot be listed; each was reported.
     pub num_failed: usize,
 }
 
-/// All images of the paths given but those that are `results` of an earlier run. What cannot be listed is named; two images
-/// whose results would have one name are refused.
+/// All images below the given paths, except `results` of an earlier run. Unreadable folders are reported; two images
+/// whose results would share a name are an error.
 pub fn collect(
     paths: &[PathBuf],
     is_result: impl Fn(&Path) -> bool,
@@ -81,18 +81,18 @@ pub fn collect(
 /// Tags of images, read from a tag file or a data set, as indices of the model's classes.
 pub(crate) struct TagTable {
     by_path: HashMap<PathBuf, Vec<usize>>,
-    /// For copies of a data set's images that lie elsewhere; `None` where a name stands for several images.
+    /// For copies of a data set's images in other folders; `None` if several images share the name.
     by_file_name: HashMap<OsString, Option<Vec<usize>>>,
-    /// The folder of a data set; a tag file has none, since it is read for the images in question.
+    /// The folder of a data set; `None` for a tag file, which is read for the given images.
     data_set: Option<PathBuf>,
-    /// What it was read from.
+    /// The files it was read from.
     pub(crate) files: Vec<PathBuf>,
-    /// How it was understood, and what could not be.
+    /// How it was interpreted, and what failed.
     pub(crate) remarks: Vec<String>,
 }
 
 impl TagTable {
-    /// Tags of `file` for these images, of all or of one split. Tags that the model does not know are an error that lists
+    /// Reads tags for these images, from all splits or one. Tags that the model does not know are an error that lists
     /// them.
     pub(crate) fn read(
         file: &Path,
@@ -101,7 +101,7 @@ impl TagTable {
         split: Option<&str>,
         difficult: Difficult,
     ) -> anyhow::Result<TagTable> {
-        // A data set knows its own images; a tag file may lie anywhere.
+        // A data set lists its own images; a tag file may lie anywhere.
         let images = (!file.is_dir()).then(|| inputs.iter().map(Input::image_file).collect());
         let options = OpenOptions { images, difficult, ..OpenOptions::default() };
         let dataset = Dataset::open(file, &options)?;
@@ -145,12 +145,12 @@ impl TagTable {
         Ok(table)
     }
 
-    /// Whether the file names this very image, not one of the same name elsewhere.
+    /// Whether the file lists this very image, not one of the same name elsewhere.
     pub(crate) fn lists(&self, image: &Path) -> bool {
         self.by_path.contains_key(&key(image))
     }
 
-    /// The tags of an image, if the file says anything about it.
+    /// The tags of an image, if the file lists it.
     pub(crate) fn tags_of(&self, image: &Path) -> Option<&[usize]> {
         let path = key(image);
         let is_elsewhere = self.data_set.as_ref().is_some_and(|folder| !path.starts_with(folder));
@@ -159,7 +159,7 @@ impl TagTable {
     }
 }
 
-/// What is worth saying about tags that were read for some images: what other images lack is not.
+/// Remarks about tags read for some images, without those about other images.
 fn remarks_on(dataset: &Dataset) -> Vec<String> {
     const MAX_PROBLEMS: usize = 10;
     let notes = dataset.notes().iter().filter(|note| !matches!(note, ReadingNote::Unlisted { .. }));
@@ -181,7 +181,7 @@ fn images_of<'a>(dataset: &'a Dataset, split: Option<&str>) -> anyhow::Result<Ve
     Ok(split.indices.iter().map(|&index| &dataset.images()[index]).collect())
 }
 
-/// One path for one file, however it was reached.
+/// A canonical path for lookups.
 fn key(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
 }

@@ -1,4 +1,4 @@
-//! `train --weights`: what the backbone starts from, and how that is named in messages, settings and model files.
+//! `train --weights`: the backbone's initial weights, and their description in messages, settings and model files.
 
 use crate::embedded_model;
 use anyhow::bail;
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use vitpcm::{Device, EMBEDDED_BACKBONE, EMBEDDED_NAME};
 use vitpcm_nets::PretrainedBackbone;
 
-/// What a backbone starts from.
+/// A backbone's initial weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InitialWeights {
     /// The backbone of the embedded model.
     Embedded,
-    /// Random numbers.
+    /// Random initialisation.
     Random,
-    /// Published weights, or a model of ours.
+    /// Published weights or a vitpcm model.
     File(PathBuf),
 }
 
 impl InitialWeights {
-    /// As typed; a file of a name that has a meaning here is `./none`.
+    /// Parses the option; a file named like a keyword is typed `./none`.
     pub(crate) fn new(typed: &Path) -> Self {
         match typed.to_str() {
             Some("embedded") => InitialWeights::Embedded,
@@ -28,7 +28,7 @@ impl InitialWeights {
         }
     }
 
-    /// The weights, where they are not random; they must be those of the backbone `expected`, if one is named.
+    /// The weights, unless random. They must belong to the backbone `expected`, if given.
     pub(crate) fn load(&self, expected: Option<&str>) -> anyhow::Result<Option<PretrainedBackbone>> {
         Ok(match self {
             InitialWeights::Random => None,
@@ -40,7 +40,7 @@ impl InitialWeights {
                 if let Some(expected) = expected.filter(|expected| *expected != name) {
                     bail!(
                         "--backbone {expected}: the embedded weights are those of {name}; expected --weights FILE \
-                         with those of {expected}, or --weights none to start from random numbers"
+                         with those of {expected}, or --weights none for random weights"
                     );
                 }
                 Some(embedded)
@@ -52,12 +52,12 @@ impl InitialWeights {
     pub(crate) fn described(&self, backbone: &str) -> String {
         match self {
             InitialWeights::Embedded => format!("starts from the embedded {EMBEDDED_BACKBONE}"),
-            InitialWeights::Random => format!("{backbone} starts from random numbers"),
+            InitialWeights::Random => format!("{backbone} starts from random weights"),
             InitialWeights::File(path) => format!("starts from the {backbone} of {}", path.display()),
         }
     }
 
-    /// What a model file says of it.
+    /// Its entry in a model file's provenance.
     pub(crate) fn provenance(&self) -> String {
         match self {
             InitialWeights::Embedded => format!("embedded ({EMBEDDED_NAME}): {EMBEDDED_BACKBONE}"),
@@ -67,7 +67,7 @@ impl InitialWeights {
     }
 }
 
-/// As it is typed.
+/// As typed.
 impl fmt::Display for InitialWeights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,6 +1,6 @@
-//! Ctrl-C, and a scheduler's SIGTERM. A command that has something to finish or to save listens: the first signal asks it
-//! to stop at its next safe point. Where nobody listens, and at a second signal, the program ends at once. Nothing
-//! half-written is left either way.
+//! Ctrl-C and SIGTERM. Commands with work to finish or save listen: the first signal asks them to stop at their next
+//! safe point. Without a listener, and at a second signal, the program ends at once. Neither leaves a half-written
+//! file.
 
 use anyhow::Context;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,14 @@ use vitpcm_masks::atomic_file;
 
 type Listener = Box<dyn FnOnce() + Send>;
 
-/// What the next signal does; without it the program ends.
+/// The listener for the next signal; without one the program ends.
 static LISTENER: Mutex<Option<Listener>> = Mutex::new(None);
 
 fn set_listener(listener: Option<Listener>) -> Option<Listener> {
     std::mem::replace(&mut LISTENER.lock().unwrap_or_else(PoisonError::into_inner), listener)
 }
 
-/// Takes over signals for the whole program. To be called once, before any command runs.
+/// Installs the signal handler. Call once, before any command runs.
 pub(crate) fn end_on_signals() -> anyhow::Result<()> {
     ctrlc::set_handler(|| match set_listener(None) {
         Some(stop) => stop(),
@@ -28,7 +28,7 @@ pub(crate) fn end_on_signals() -> anyhow::Result<()> {
     .context("listening for Ctrl-C")
 }
 
-/// Whether the user asked to stop. Signals end the program at once again when this is dropped.
+/// Whether the user asked to stop. On drop, signals end the program at once again.
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
@@ -44,7 +44,7 @@ impl Interrupt {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// For work that looks by itself.
+    /// For work that polls a flag.
     pub(crate) fn flag(&self) -> &AtomicBool {
         &self.0
     }
@@ -56,7 +56,7 @@ impl Drop for Interrupt {
     }
 }
 
-/// Does something when the user asks to stop.
+/// Runs a closure when the user asks to stop.
 pub(crate) fn on_first(stop: impl FnOnce() + Send + 'static) {
     set_listener(Some(Box::new(stop)));
 }

@@ -1,4 +1,4 @@
-//! What was typed and what it means: the command as a line to paste, and every option with its value. Reports show both.
+//! How the program was called: the command as a line to paste, and every option with its value. Reports show both.
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
@@ -7,9 +7,9 @@ use std::time::SystemTime;
 
 /// How the program was called.
 pub struct Invocation {
-    /// The command, quoted for a shell.
+    /// The command line, quoted for a shell.
     pub(crate) command_line: String,
-    /// The folder that relative paths start from.
+    /// The working directory.
     pub(crate) folder: String,
     /// All options that have a value, in the order of `--help`.
     pub(crate) options: Vec<OptionValue>,
@@ -33,7 +33,7 @@ pub(crate) enum Origin {
 }
 
 impl Invocation {
-    /// From the arguments as typed and what clap made of them.
+    /// From the typed arguments and clap's matches.
     pub(crate) fn new(typed: &[OsString], cli: &Command, matches: &ArgMatches) -> Self {
         let (mut command, mut matches) = (cli, matches);
         while let Some((name, inner)) = matches.subcommand() {
@@ -72,7 +72,7 @@ pub(crate) fn shell_line(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> 
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// A word as a shell takes it back.
+/// A word quoted for a shell if needed.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -81,11 +81,11 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// A moment as people write it, in UTC.
+/// A time in UTC, for people.
 pub(crate) fn date_and_time(moment: SystemTime) -> String {
     let seconds = moment.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, minutes) = (seconds / 86_400, seconds % 86_400 / 60);
-    // The civil calendar from days since 1970, after Howard Hinnant: years begin in March, 400 of them are an era.
+    // Days since 1970 to the civil calendar, after Howard Hinnant: years begin in March, an era has 400 years.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -1,5 +1,5 @@
-//! Files of one JSON object a line that are appended to as work is done. A kill can cut the last line short; it is passed over
-//! when the file is read, and the next line begins on its own.
+//! Append-only files with one JSON object per line. If a kill cuts the last line short, readers skip it and the next
+//! line starts on its own.
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -7,14 +7,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// A file that is appended to.
+/// An append-only file.
 pub(crate) struct JsonLines {
     path: PathBuf,
     file: File,
 }
 
 impl JsonLines {
-    /// Opens or makes a file, behind its last whole line.
+    /// Opens or creates a file, positioned after its last whole line.
     pub(crate) fn append_to(path: &Path) -> anyhow::Result<JsonLines> {
         let open = || {
             let mut file = OpenOptions::new().create(true).read(true).append(true).open(path)?;
@@ -38,14 +38,14 @@ impl JsonLines {
     }
 }
 
-/// A value as a line.
+/// A value as one line.
 pub(crate) fn line(value: &impl Serialize) -> anyhow::Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec(value)?;
     bytes.push(b'\n');
     Ok(bytes)
 }
 
-/// Every line that can be understood, with where it starts. A file that is not there has none.
+/// Every line that parses, with its offset. A missing file has none.
 pub(crate) fn for_each<T: for<'a> Deserialize<'a>>(
     path: &Path,
     mut take: impl FnMut(u64, T),

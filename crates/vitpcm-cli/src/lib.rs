@@ -1,5 +1,5 @@
-//! `vitpcm`: from image tags to pixel masks. One subcommand is one file; this one says which there are. What is public is
-//! the plumbing of a command, which `vitpcm-lab` shares: options, messages, tables, exit codes.
+//! `vitpcm`: from image tags to pixel masks. One file per subcommand; this one lists them. Public items are the
+//! plumbing that `vitpcm-lab` shares: options, messages, tables, exit codes.
 
 mod allocator;
 pub mod class_names;
@@ -79,13 +79,13 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The whole job on a data set that it draws for itself: nothing to find, nothing to download
+    /// Run the whole pipeline on drawn scenes: nothing to download
     Demo(demo::Args),
-    /// Masks for a folder of tagged images: plans, trains and refines by itself
+    /// Make masks for a folder of tagged images: plans, trains and refines by itself
     Masks(masks::Args),
-    /// Masks for images or folders of images
+    /// Make masks for images or folders of images
     Segment(segment::Args),
-    /// The viewer: a page in your browser to drop images on, choose tags and see masks change
+    /// Open the viewer in your browser: drop images, choose tags, see masks change
     Serve(serve::Args),
     /// Look at a data set
     #[command(subcommand)]
@@ -93,50 +93,51 @@ enum Command {
         vitpcm demo --data-only scenes\n  \
         vitpcm data inspect scenes")]
     Data(DataCommand),
-    /// A model from tagged images
+    /// Train a model from tagged images
     Train(train::Args),
-    /// Masks to train a further round on: given ones, or those of linear heads where these are more plausible
+    /// Choose masks for a further training round: the given ones, or those of linear heads where these are more
+    /// plausible
     Propose(propose::Args),
-    /// Dense CRF over stored score maps
+    /// Refine stored score maps with a dense CRF
     Refine(refine::Args),
     /// Score predicted masks against true ones
     Evaluate(evaluate::Args),
-    /// A segmenter that needs no tags, from images and pseudo-masks, and its scores
+    /// Train a segmenter that needs no tags from images and pseudo-masks, and score it
     Verify(verify::Args),
-    /// Finished masks in the formats of other tools: COCO, YOLO, Label Studio, CVAT, Labelme, VOC
+    /// Convert finished masks to the formats of other tools: COCO, YOLO, Label Studio, CVAT, Labelme, VOC
     Export(export::Args),
-    /// Inspect and convert models, and how well they find tags
+    /// Inspect and convert models, and measure their predicted tags
     #[command(subcommand)]
     #[command(after_help = "Example, to paste:\n  \
         vitpcm demo --data-only scenes\n  \
         vitpcm train --data scenes --out run --preset demo --epochs 2\n  \
         vitpcm model inspect run")]
     Model(ModelCommand),
-    /// Completion of commands and options for a shell
+    /// Print a completion script for a shell
     Completions(completions::Args),
-    /// Manual pages of all commands
+    /// Write manual pages of all commands
     Man(man::Args),
 }
 
 #[derive(Subcommand)]
 enum DataCommand {
-    /// What we understood of a data set: images, tags, splits, and every problem found
+    /// Show how a data set was understood: images, tags, splits, and every problem found
     Inspect(data_inspect::Args),
 }
 
 #[derive(Subcommand)]
 enum ModelCommand {
-    /// What a weights file or model holds
+    /// Show what a weights file or model holds
     Inspect(model_inspect::Args),
     /// Write a model in less space
     Convert(model_convert::Args),
-    /// Fit a tag head, so that things of no known class get no tag
+    /// Fit a tag head, so that objects of unknown classes get no tag
     FitTags(model_fit_tags::Args),
-    /// How right predicted tags are, and how often things of no known class get one
+    /// Measure predicted tags: precision, calibration, and false tags on images without known classes
     CheckTags(model_check_tags::Args),
 }
 
-/// The program: reads the command line, runs the command, gives the exit code.
+/// The program: parses the command line, runs the command, returns the exit code.
 pub fn vitpcm() -> ExitCode {
     program::start(run)
 }
@@ -145,14 +146,13 @@ fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcom
     let session = Session::new(&cli.common, invocation, ranks)?;
     let is_shared = matches!(cli.command, Command::Train(_) | Command::Segment(_) | Command::Refine(_));
     if ranks.size() > 1 && !is_shared {
-        let text =
-            "this command is for one process; train, segment and refine share their work among several";
+        let text = "this command runs as one process; train, segment and refine support several";
         return Err(outcome::usage(anyhow::anyhow!(text)));
     }
     dispatch(cli.command, &session)
 }
 
-/// Runs a command line as one stage of the command that this process was started for.
+/// Runs a command line as a stage of the current command.
 pub(crate) fn run_stage(words: &[OsString], session: &Session) -> anyhow::Result<Outcome> {
     let matches = Cli::command().try_get_matches_from(words)?;
     let invocation = Invocation::new(words, &Cli::command(), &matches);

@@ -1,5 +1,5 @@
-//! What `train` and `verify` have in common: the options to resume, and while they run the bar of steps and listening to the loop and to Ctrl-C at
-//! the same time. What is said of each event is left to them.
+//! Shared by `train` and `verify`: the options to resume, the progress bar, and listening to the training loop and to
+//! Ctrl-C at the same time. The messages for each event are left to them.
 
 use crate::interrupt::Interrupt;
 use crate::outcome::usage;
@@ -11,13 +11,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 use vitpcm_train::{Start, check_run};
 
-/// Where no live display is possible, a line is written this often.
+/// Interval of progress lines without a live display.
 pub(crate) const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Events that may wait to be shown.
+/// Capacity of the event queue.
 pub(crate) const UNHEARD: usize = 256;
 
-/// Whether a run is resumed.
+/// Options to resume a run.
 #[derive(clap::Args)]
 pub(crate) struct Resuming {
     /// Continue the run in --out where it stopped, with its own settings
@@ -29,7 +29,7 @@ pub(crate) struct Resuming {
 }
 
 impl Resuming {
-    /// How a run in this folder starts; refused where it is to be resumed and there is none.
+    /// How a run in this folder starts. Fails if it should be resumed and there is none.
     pub(crate) fn start(&self, out: &Path) -> anyhow::Result<Start> {
         if self.resume {
             check_run(out).map_err(usage)?;
@@ -42,7 +42,7 @@ impl Resuming {
     }
 }
 
-/// The files of a run folder that are written more than once.
+/// The files of a run folder that are rewritten during a run.
 pub(crate) fn files(out: &Path) -> [PathBuf; 10] {
     [
         "config.toml",
@@ -59,22 +59,22 @@ pub(crate) fn files(out: &Path) -> [PathBuf; 10] {
     .map(|name| out.join(name))
 }
 
-/// A few live lines on a terminal: where we are, a bar of steps, what the last one gave.
+/// A progress bar with a few lines: position, bar of steps, last result.
 pub(crate) fn steps_bar(messages: &Messages) -> ProgressBar {
     let template = "{prefix}\n{wide_bar} {percent} %\n{msg}";
     let style = ProgressStyle::with_template(template).expect("the template is valid");
     messages.progress_bar(0, "steps").with_style(style)
 }
 
-/// What a run's listener hears.
+/// What a run's listener receives.
 pub(crate) enum Heard<E> {
-    /// The loop tells something.
+    /// An event from the training loop.
     Event(E),
-    /// The user asked to stop, and the loop has been told; said once.
+    /// The user asked to stop, and the loop was told; sent once.
     Stopping(&'static str),
 }
 
-/// Listens until the loop ends, and passes a wish to stop on to it.
+/// Listens until the loop ends, and forwards a request to stop.
 pub(crate) fn listen<E>(
     receiver: &Receiver<E>,
     interrupt: &Interrupt,
@@ -83,7 +83,7 @@ pub(crate) fn listen<E>(
 ) {
     loop {
         if interrupt.is_asked() && !stop.swap(true, Ordering::Relaxed) {
-            hear(Heard::Stopping("finishing the step and saving; once more to stop at once"));
+            hear(Heard::Stopping("finishing the step and saving; press Ctrl-C again to stop at once"));
         }
         match receiver.recv_timeout(Duration::from_millis(50)) {
             Ok(event) => hear(Heard::Event(event)),
@@ -93,7 +93,7 @@ pub(crate) fn listen<E>(
     }
 }
 
-/// Seconds as people say them.
+/// A duration for people.
 pub(crate) fn duration(seconds: f64) -> String {
     let minutes = (seconds / 60.0).round() as u64;
     match seconds {

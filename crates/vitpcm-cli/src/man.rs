@@ -1,4 +1,4 @@
-//! `vitpcm man --out DIR`: a manual page for the program and for each of its commands.
+//! `vitpcm man --out DIR`: writes manual pages for the program and each command.
 
 use crate::outcome::Outcome;
 use crate::output;
@@ -17,12 +17,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn man(args: &Args, mut command: Command, session: &Session) -> anyhow::Result<Outcome> {
-    // Gives the commands their full names and the common options.
+    // Fills in the commands' full names and the common options.
     command.build();
     let mut contents = Vec::new();
     let mut pages = vec![command];
     while let Some(command) = pages.pop() {
-        // clap's own `help` command says nothing that the pages do not.
+        // clap's `help` command adds nothing to the pages.
         let shown = command.get_subcommands().filter(|command| command.get_name() != "help");
         pages.extend(shown.cloned());
         let name = command.get_display_name().unwrap_or(command.get_name()).to_string();

@@ -1,6 +1,6 @@
-//! Exports of finished masks, for `segment`, `refine` and `export`: one pass over the masks a format, so that what is
-//! written is whole whatever was done in which run. Images are read and encoded on all cores, a few at a time, and
-//! written in order.
+//! Exports of finished masks for `segment`, `refine` and `export`: one pass over all masks per format, so that an
+//! export is complete even if several runs made the masks. Images are encoded on all cores, a few ahead, and written in
+//! order.
 
 use crate::interrupt::Interrupt;
 use crate::number_bounds;
@@ -20,34 +20,34 @@ use vitpcm_exports::{
 use vitpcm_masks::atomic_file::AtomicFile;
 use vitpcm_masks::{Classes, LabelMap, StoredScores, read_label_png_within};
 
-/// Images encoded ahead of writing, for each thread.
+/// Images encoded ahead of writing, per thread.
 const AHEAD: usize = 4;
 
-/// What CVAT imports, within the format's folder.
+/// The archive that CVAT imports, within the format's folder.
 pub(crate) const CVAT_FILE: &str = "segmentation-mask-1.1.zip";
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Export options")]
 pub(crate) struct ExportArgs {
-    /// How `coco` says where an object is: `rle` is exact, `polygons` can be edited in most tools
+    /// Shape of objects in `coco`: `rle` is exact, `polygons` can be edited in most tools
     #[arg(long, value_enum, value_name = "SHAPE", default_value = "rle")]
     coco_shape: ShapeWord,
-    /// What an object is: each connected part of a class, or all of a class in an image
+    /// What an object is: each connected component of a class, or all of a class in an image
     #[arg(long, value_enum, value_name = "WHAT", default_value = "parts")]
     objects: ObjectsWord,
-    /// How far, in pixels, a polygon may be from the true outline; 0 keeps every corner of every pixel
+    /// Largest distance, in pixels, between a polygon and the true outline; 0 keeps every pixel corner
     #[arg(long, value_name = "PX", value_parser = number_bounds::pixel_error, default_value_t = ExportOptions::default().polygon_error)]
     polygon_error: f64,
-    /// Give parts of fewer pixels than this to what surrounds them
+    /// Merge connected components of fewer pixels than this into their surroundings
     #[arg(long, value_name = "PIXELS", value_parser = number_bounds::area, default_value_t = ExportOptions::default().min_area)]
     min_area: u32,
-    /// Mark pixels whose class has a lower score than this as unlabelled (255), in png, voc and cvat
+    /// Mark pixels whose class scores lower than this as unlabelled (255), in png, voc and cvat
     #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction)]
     min_confidence: Option<f32>,
-    /// How images get into the folders of yolo, labelme and voc: by a second name for the same file, or as copies
+    /// How to place images in the folders of yolo, labelme and voc: as hard links or copies
     #[arg(long, value_enum, value_name = "HOW", default_value = "link")]
     place_images: PlaceWord,
-    /// What the image addresses of `label-studio` begin with
+    /// Prefix of the image URLs in `label-studio`
     #[arg(long, value_name = "TEXT", default_value_t = ExportOptions::default().image_prefix)]
     image_prefix: String,
 }
@@ -66,14 +66,14 @@ enum ObjectsWord {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum PlaceWord {
-    /// Hard links; copies where the file system has none
+    /// Hard links; copies if the file system has none
     Link,
     Copy,
-    /// Only labels are written
+    /// Write labels only
     None,
 }
 
-/// What `segment` and `refine` export with; `export` lets one choose.
+/// The settings of `segment` and `refine`; `export` has options for them.
 impl Default for ExportArgs {
     fn default() -> Self {
         let ExportOptions { polygon_error, min_area, image_prefix, .. } = ExportOptions::default();
@@ -108,12 +108,12 @@ impl ExportArgs {
         }
     }
 
-    /// Whether photographs are put beside labels.
+    /// Whether photographs are placed next to the labels.
     pub(crate) fn places_images(&self) -> bool {
         !matches!(self.place_images, PlaceWord::None)
     }
 
-    /// Refuses options that mean nothing to any of the formats.
+    /// Refuses options that apply to none of the formats.
     pub(crate) fn check(&self, formats: &[ExportFormat]) -> anyhow::Result<()> {
         if self.min_confidence.is_some() && !formats.iter().any(|format| format.knows_255()) {
             return Err(usage(anyhow!("--min-confidence is for png, voc and cvat")));
@@ -121,20 +121,20 @@ impl ExportArgs {
         Ok(())
     }
 
-    /// Whether a format can only be made where scores are known.
+    /// Whether a format needs scores.
     pub(crate) fn needs_scores(&self, format: ExportFormat) -> bool {
         format.knows_255() && self.min_confidence.is_some()
     }
 }
 
-/// `--format`'s words for exports.
+/// Parses the words of `--format`.
 pub(crate) fn format_parser() -> impl TypedValueParser<Value = ExportFormat> {
     let words = ExportFormat::ALL.map(|format| PossibleValue::new(format.name()).help(help(format)));
     let known = |word: String| ExportFormat::from_name(&word).expect("one of the words above");
     PossibleValuesParser::new(words).map(known)
 }
 
-/// A line about a format.
+/// One line of help about a format.
 pub(crate) fn help(format: ExportFormat) -> &'static str {
     match format {
         ExportFormat::Png => "NAME.png: 8-bit indexed mask in the VOC palette",
@@ -142,18 +142,18 @@ pub(crate) fn help(format: ExportFormat) -> &'static str {
         ExportFormat::Yolo => "yolo/: images, segmentation labels and data.yaml",
         ExportFormat::LabelStudio => "label-studio/tasks.json: predictions to correct, with labels.xml",
         ExportFormat::Cvat => "cvat/segmentation-mask-1.1.zip: to upload as annotations",
-        ExportFormat::Labelme => "labelme/: images with a JSON file beside each",
+        ExportFormat::Labelme => "labelme/: images with a JSON file next to each",
         ExportFormat::Voc => "voc/: JPEGImages, SegmentationClass and ImageSets, to train on",
     }
 }
 
 /// An image whose mask is finished.
 pub(crate) struct Finished<'a> {
-    /// Its path below its folder, with `/` between the parts.
+    /// Its path below its folder, with `/` as separator.
     pub(crate) file_name: String,
     pub(crate) photograph: Option<&'a Path>,
     pub(crate) mask: MaskAt<'a>,
-    /// Where its scores are, if they are anywhere.
+    /// Its score file, if any.
     pub(crate) scores: Option<PathBuf>,
 }
 
@@ -163,7 +163,7 @@ pub(crate) enum MaskAt<'a> {
 }
 
 impl Finished<'_> {
-    /// Whether there is a mask at all.
+    /// Whether the mask exists.
     pub(crate) fn is_there(&self) -> bool {
         match &self.mask {
             MaskAt::File(path) => path.is_file(),
@@ -181,29 +181,29 @@ impl MaskAt<'_> {
     }
 }
 
-/// Several formats of the same masks.
+/// Several export formats of the same masks.
 pub(crate) struct MaskExports<'a> {
     pub(crate) formats: &'a [ExportFormat],
     pub(crate) args: &'a ExportArgs,
     pub(crate) classes: &'a Classes,
-    /// Each format has a folder of its own name in this one; `png` writes straight into it.
+    /// Each format gets a subfolder of its name, except `png`, which goes directly into it.
     pub(crate) out: &'a ResultsFolder,
-    /// What is refused before it is read.
+    /// Limits on images and masks to read.
     pub(crate) limits: ImageLimits,
 }
 
 /// How a pass ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
-    /// At its end, with so many images that failed.
+    /// Completed, with the number of images that failed.
     Whole { num_failed: usize },
-    /// The user asked to stop; what was collected before stays as it was.
+    /// The user asked to stop; the previous export stays as it was.
     Stopped,
 }
 
 impl MaskExports<'_> {
-    /// Writes the exports of those images that have a mask, in this run or from one before; gives the number of those
-    /// that failed. Also after Ctrl-C, so that the exports hold what is done; a second one ends even this.
+    /// Exports the images that have a mask from this or an earlier run; returns the number of failures. Also runs after
+    /// Ctrl-C, so that exports hold what is done; a second Ctrl-C ends it.
     pub(crate) fn write_what_is_there<'a>(
         &self,
         images: impl Iterator<Item = Finished<'a>>,
@@ -216,7 +216,7 @@ impl MaskExports<'_> {
         }
     }
 
-    /// Writes all formats. Images that fail are named and left out; each counts once.
+    /// Writes all formats. Images that fail are reported once and left out.
     pub(crate) fn write(
         &self,
         images: &[Finished<'_>],
@@ -250,7 +250,7 @@ impl MaskExports<'_> {
         Ok(Pass::Whole { num_failed: has_failed.into_iter().filter(|&failed| failed).count() })
     }
 
-    /// Writes one format; `None` when the user asked to stop.
+    /// Writes one format; `None` if the user asked to stop.
     fn write_to<D: Destination>(
         &self,
         format: ExportFormat,
@@ -271,7 +271,7 @@ impl MaskExports<'_> {
             for ((image, encoded), has_failed) in images.iter().zip(encoded).zip(has_failed) {
                 match encoded {
                     Ok(encoded) => export.add_encoded(encoded, self.photograph(image))?,
-                    // One line is enough, however many formats an image fails in.
+                    // One message per image, however many formats it fails in.
                     Err(error) if !*has_failed => {
                         *has_failed = true;
                         bar.suspend(|| messages.failure(described(&error)));
@@ -318,7 +318,7 @@ impl MaskExports<'_> {
     }
 }
 
-/// What a pass goes over.
+/// The images of a pass.
 struct Images<'a> {
     images: &'a [Finished<'a>],
     has_failed: &'a mut [bool],

@@ -1,5 +1,5 @@
-//! The files that a segmented image becomes. Each is written whole or not at all; masks straight into the output
-//! folder, the other formats into a folder of their own name. Exports are made of these files, by `mask_exports`.
+//! The result files of a segmented image, each written atomically: masks directly into the output folder, other formats
+//! into a subfolder of their name. `mask_exports` makes exports from these files.
 
 use crate::mask_exports;
 use anyhow::Context;
@@ -13,7 +13,7 @@ use vitpcm_masks::{
     write_label_png,
 };
 
-/// How strongly an overlay shows the mask.
+/// Opacity of the mask in overlays.
 const OVERLAY_OPACITY: f32 = 0.55;
 
 /// A format of results.
@@ -24,7 +24,7 @@ pub(crate) enum Format {
     Heatmap,
     Npy,
     Npz,
-    /// Made of the masks of all images, at the end.
+    /// Made from the masks of all images, at the end.
     Export(ExportFormat),
 }
 
@@ -33,14 +33,10 @@ const OWN: [(Format, &str, &str); 5] = [
     (Format::Overlay, "overlay", "overlay/NAME.png: the mask over the image"),
     (Format::Heatmap, "heatmap", "heatmap/NAME/CLASS.png: a class's scores, with a colour bar"),
     (Format::Npy, "npy", "npy/NAME.npy: the mask as an array (height × width, 8-bit)"),
-    (
-        Format::Npz,
-        "npz",
-        "npz/NAME.npz: the scores on the grid, class names and image size; what `refine` reads",
-    ),
+    (Format::Npz, "npz", "npz/NAME.npz: the scores on the grid, class names and image size, for `refine`"),
 ];
 
-/// `--format`'s words.
+/// Parses the words of `--format`.
 pub(crate) fn format_parser() -> impl TypedValueParser<Value = Format> {
     let own = OWN.map(|(_, word, help)| PossibleValue::new(word).help(help));
     let exports = ExportFormat::ALL.into_iter().filter(|&format| format != ExportFormat::Png);
@@ -52,46 +48,62 @@ pub(crate) fn format_parser() -> impl TypedValueParser<Value = Format> {
     PossibleValuesParser::new(own.into_iter().chain(exports)).map(known)
 }
 
-/// What is written of each image as it is done: the formats asked for, and what the exports among them are made of.
-pub(crate) fn written_per_image(formats: &[Format]) -> Vec<Format> {
-    let mut written: Vec<Format> = Vec::new();
-    let mut add = |format: Format| {
-        if !written.contains(&format) {
-            written.push(format);
+/// The option `--format` of `segment` and `refine`.
+#[derive(clap::Args)]
+pub(crate) struct FormatOptions {
+    /// Formats to write
+    #[arg(
+        long,
+        value_parser = format_parser(),
+        value_delimiter = ',',
+        default_value = "png",
+        value_name = "FORMAT,…"
+    )]
+    format: Vec<Format>,
+}
+
+impl FormatOptions {
+    /// The formats written per image: those requested, and those that requested exports are made from.
+    pub(crate) fn written_per_image(&self) -> Vec<Format> {
+        let mut written: Vec<Format> = Vec::new();
+        let mut add = |format: Format| {
+            if !written.contains(&format) {
+                written.push(format);
+            }
+        };
+        for &format in &self.format {
+            match format {
+                Format::Export(_) => add(Format::Png),
+                own => add(own),
+            }
         }
-    };
-    for &format in formats {
-        match format {
-            Format::Export(_) => add(Format::Png),
-            own => add(own),
-        }
+        written
     }
-    written
+
+    /// The exports among the formats.
+    pub(crate) fn exports(&self) -> Vec<ExportFormat> {
+        let export = |format: &Format| match format {
+            Format::Export(export) => Some(*export),
+            _ => None,
+        };
+        self.format.iter().filter_map(export).collect()
+    }
 }
 
-/// The exports among the formats.
-pub(crate) fn exports(formats: &[Format]) -> Vec<ExportFormat> {
-    let export = |format: &Format| match format {
-        Format::Export(export) => Some(*export),
-        _ => None,
-    };
-    formats.iter().filter_map(export).collect()
-}
-
-/// Everything known about one image when its results are written.
+/// Everything needed to write an image's results.
 pub(crate) struct Results<'a> {
     pub(crate) image: &'a RgbImage,
     pub(crate) mask: &'a LabelMap,
     pub(crate) scores_on_grid: &'a ScoreMap,
-    /// How grid and image lie on each other.
+    /// How the grid is aligned with the image.
     pub(crate) alignment: Alignment,
     pub(crate) classes: &'a Classes,
-    /// The classes the image may show, the background left out.
+    /// The classes that the image may show, without background.
     pub(crate) tags: &'a [usize],
 }
 
 impl Format {
-    /// Its word on the command line.
+    /// Its name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Format::Export(export) => export.name(),
@@ -99,7 +111,7 @@ impl Format {
         }
     }
 
-    /// Where the result of an image is.
+    /// The path of an image's result.
     pub(crate) fn file(self, out: &Path, name: &str) -> PathBuf {
         match self {
             Format::Png => out.join(format!("{name}.png")),
@@ -111,7 +123,7 @@ impl Format {
         }
     }
 
-    /// The folder of its results, for those that do not lie straight in the output folder.
+    /// The subfolder of its results; `None` for the output folder itself.
     pub(crate) fn folder(self) -> Option<&'static str> {
         match self {
             Format::Png => None,
@@ -123,7 +135,7 @@ impl Format {
         }
     }
 
-    /// All files that the results of an image may be.
+    /// All files that an image's results may consist of.
     pub(crate) fn files(self, out: &Path, name: &str, classes: &Classes) -> Vec<PathBuf> {
         let path = self.file(out, name);
         match self {
@@ -135,19 +147,19 @@ impl Format {
         }
     }
 
-    /// Whether the result is there and whole; a mask of at most `max_pixels` pixels.
+    /// Whether the result exists and is complete; for a mask, of at most `max_pixels` pixels.
     pub(crate) fn is_done(self, out: &Path, name: &str, max_pixels: u64) -> bool {
         let path = self.file(out, name);
         match self {
             Format::Png => read_label_png_within(&path, max_pixels).is_ok(),
             Format::Npz => StoredScores::read(&path).is_ok(),
-            // Written by renaming, so that what is there is whole; the background's heat map is the last one.
+            // Files are renamed into place, so existing ones are complete; the background's heat map is written last.
             Format::Heatmap => path.join(heat_map_name(0, "background")).is_file(),
             Format::Overlay | Format::Npy | Format::Export(_) => path.is_file(),
         }
     }
 
-    /// Writes an image's results below a folder; gives their names there.
+    /// Writes an image's results below a folder; returns their names there.
     pub(crate) fn write(self, out: &Path, name: &str, results: &Results<'_>) -> anyhow::Result<Vec<String>> {
         let path = self.file(out, name);
         let folder = if self == Format::Heatmap { Some(path.as_path()) } else { path.parent() };
@@ -175,7 +187,7 @@ impl Format {
                     written.push(file);
                 }
             }
-            // Nothing image by image: `written_per_image` leaves exports out.
+            // Exports are not written per image; `written_per_image` leaves them out.
             Format::Export(_) => written.clear(),
         }
         let name_of = |path: &PathBuf| path.strip_prefix(out).unwrap_or(path).to_string_lossy().into_owned();
@@ -183,7 +195,7 @@ impl Format {
     }
 }
 
-/// The class's number and its name, without what a file name cannot have.
+/// The class's index and its name, without characters that file names cannot have.
 fn heat_map_name(class: usize, name: &str) -> String {
     let safe = |c: char| if c.is_alphanumeric() || "-_ .".contains(c) { c } else { '_' };
     format!("{class:03}-{}.png", name.chars().map(safe).collect::<String>())

@@ -1,12 +1,12 @@
-//! Where the masks or scores of images lie in the folder that an option names: straight in it, or one level down, as where a data
-//! set's whole folder was segmented and its images are in `images`. What was done is said in one line.
+//! Finds masks or score files in the folder that an option names: directly in it or one level down, e.g. in `images` if
+//! a data set's whole folder was segmented. Reports a match one level down in one line.
 
 use crate::output::Messages;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use vitpcm_masks::{MaskError, NameMatch};
 
-/// The folder in which `files` (those of `folder`, by name) have the names of images; nothing where no level has one.
+/// The folder in which `files` (those of `folder`, by name) match the images' names; `None` if no level does.
 pub(crate) fn place_of(
     folder: &Path,
     files: &BTreeMap<PathBuf, PathBuf>,
@@ -23,7 +23,7 @@ pub(crate) fn place_of(
     Ok(Some(way.second_place(folder)))
 }
 
-/// The folder of a data set's true masks, where the data set's own folder is named: its images have the same names.
+/// The folder of true masks if a data set's own folder is named, whose images have the same names.
 pub(crate) fn truth_place(folder: &Path, messages: &Messages) -> PathBuf {
     let masks = folder.join("masks");
     if masks.is_dir() && folder.join("images").is_dir() {
@@ -33,12 +33,12 @@ pub(crate) fn truth_place(folder: &Path, messages: &Messages) -> PathBuf {
     folder.to_path_buf()
 }
 
-/// Says where files were found, if not where one would look first.
+/// Reports where files were found, if not in the obvious place.
 pub fn say(way: &NameMatch, first: &Path, second: &Path, messages: &Messages) {
     way.remark(first, second).into_iter().for_each(|remark| messages.note(remark));
 }
 
-/// Where the results of images lie that are called so: the folder, or its only sub-folder that holds any.
+/// Where the results with these names are: the folder, or its only subfolder that has any.
 pub(crate) fn results_place<'a>(folder: &Path, names: impl IntoIterator<Item = &'a str>) -> PathBuf {
     let mut folders = names.into_iter().map(|name| name.split_once('/').map(|(first, _)| first));
     match folders.next().flatten() {

@@ -1,5 +1,5 @@
-//! `vitpcm model check-tags`: how right a model's predicted tags are on tagged images, and how often it finds a class on
-//! photographs that show none.
+//! `vitpcm model check-tags`: accuracy of a model's predicted tags on tagged images, and its false tags on photographs
+//! without any of its classes.
 
 use crate::embedded_model;
 use crate::model_path;
@@ -25,7 +25,7 @@ use vitpcm::{Segmenter, SegmenterOptions};
     With your own files:\n  \
     vitpcm model check-tags --data VOC2012 --split val --skip-difficult --others photographs")]
 pub(crate) struct Args {
-    /// The model, as `train` writes it: the file or the folder [default: the embedded one]
+    /// The model, as `train` writes it: file or run folder [default: the embedded one]
     #[arg(long, value_name = "FILE|RUN", value_parser = model_path::parser())]
     model: Option<PathBuf>,
     #[command(flatten)]
@@ -38,23 +38,23 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-/// What `--json` says.
+/// The content of `--json`.
 #[derive(Default, Serialize)]
 struct Figures {
     tagged_images: usize,
-    /// In percent, over all pairs of image and class; nothing where there is nothing to divide by.
+    /// Percent, over all pairs of image and class; `None` if undefined.
     tag_f1: Option<f64>,
     precision: Option<f64>,
     recall: Option<f64>,
     other_images: usize,
     other_images_with_a_tag: usize,
-    /// In percent.
+    /// Percent.
     other_images_with_a_tag_share: Option<f64>,
     /// Expected calibration error in percent, over all images and classes with a probability of at least 0.05.
     calibration_error: Option<f64>,
 }
 
-/// Probabilities below are not counted in the calibration error: nearly all are, and nearly all are right.
+/// Lower probabilities do not count in the calibration error: they are the vast majority, and nearly all are right.
 const CALIBRATED_FROM: f32 = 0.05;
 
 #[derive(Default)]
@@ -62,7 +62,7 @@ struct Counts {
     right: usize,
     predicted: usize,
     given: usize,
-    /// Tenths of probability: how many pairs, the sum of their probabilities, how many are true.
+    /// Bins of probability, a tenth each: number of pairs, sum of probabilities, number of true pairs.
     tenths: [(usize, f64, usize); 10],
 }
 

@@ -1,4 +1,4 @@
-//! `vitpcm model convert`: a model, or weights to start one from, in less space.
+//! `vitpcm model convert`: stores a model or initial weights in less space.
 
 use crate::interrupt::Interrupt;
 use crate::model_path;
@@ -17,10 +17,10 @@ use vitpcm_nets::{FileSummary, WeightFile, inspect, shrink_weights};
     With your own files:\n  \
     vitpcm model convert ResNet50/model.json --store f16 --out resnet50.safetensors")]
 pub(crate) struct Args {
-    /// A model of ours or its run folder, or backbone weights (.safetensors, .pth, .npz, TensorFlow.js model.json)
+    /// A vitpcm model or its run folder, or backbone weights (.safetensors, .pth, .npz, TensorFlow.js model.json)
     #[arg(value_name = "FILE|RUN", value_parser = model_path::parser())]
     file: PathBuf,
-    /// How numbers are stored
+    /// Number format
     #[arg(long, value_enum)]
     store: Store,
     /// The model file to write
@@ -30,15 +30,15 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Store {
-    /// As trained
+    /// 32-bit floats, as trained
     F32,
-    /// In half the space; masks stay the same but for a few pixels
+    /// Half the space; masks differ in a few pixels at most
     F16,
-    /// In a quarter: matrices in 8 bits with a scale a row
+    /// A quarter of the space: matrices as 8-bit integers with one scale per row
     I8,
 }
 
-/// The file, and the weights beside a description in TensorFlow.js' format.
+/// The file and, for TensorFlow.js, its weight files.
 fn inputs(file: &Path) -> Vec<PathBuf> {
     let is_description = file.extension().is_some_and(|extension| extension == "json");
     let beside = file.parent().filter(|_| is_description).into_iter().flat_map(std::fs::read_dir).flatten();
@@ -50,7 +50,7 @@ fn inputs(file: &Path) -> Vec<PathBuf> {
 pub(crate) fn convert(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     session.check_outputs(inputs(&args.file), [args.out.clone()])?;
     let file = WeightFile::open(&args.file)?;
-    // The norms of a verification network keep their numbers: some are beyond f16.
+    // The batch norms of a verification network stay f32: some values exceed f16.
     let storage = match (args.store, DeepLabModel::is_in(&file)) {
         (Store::F32, _) => Storage::F32,
         (Store::F16, false) => Storage::F16,
@@ -58,12 +58,12 @@ pub(crate) fn convert(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         (Store::I8, false) => Storage::I8,
         (Store::I8, true) => {
             return Err(usage(anyhow!(
-                "{}: a verification network can be stored as f16 at the smallest",
+                "{}: f16 is the smallest format for a verification network",
                 args.file.display()
             )));
         }
     };
-    // Once it has begun, the file is written whole; a second signal ends even this.
+    // Finishes writing after the first signal; a second one ends the program.
     let _interrupt = Interrupt::listen();
     match inspect(&args.file)? {
         FileSummary::Model(_) => Model::from_weight_file(&file, &Device::Cpu)?.save(&args.out, storage)?,
@@ -77,7 +77,7 @@ pub(crate) fn convert(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         }
         FileSummary::Backbone(_) | FileSummary::ResNet(_) | FileSummary::Xception(_) => {
             return Err(usage(anyhow!(
-                "{}: weights of a backbone can be stored as f16 only",
+                "{}: backbone weights can only be stored as f16",
                 args.file.display()
             )));
         }

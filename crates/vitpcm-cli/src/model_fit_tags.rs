@@ -1,4 +1,4 @@
-//! `vitpcm model fit-tags`: gives a model a tag head, so that things of no known class get no tag.
+//! `vitpcm model fit-tags`: adds a tag head to a model, so that objects of unknown classes get no tag.
 
 use crate::embedded_model;
 use crate::interrupt::Interrupt;
@@ -20,10 +20,10 @@ use vitpcm_heads::{TagExample, fit_tag_head};
     vitpcm train --data scenes --out run --preset demo --epochs 2\n  \
     vitpcm model fit-tags --model run/model.safetensors --data few \\\n    \
     --others other --out checked.safetensors\n\n\
-    A few hundred tagged images and as many of other things are enough. Masks with given tags stay the same. How much it helps, on \
-    images that it was not fitted on: vitpcm model check-tags")]
+    A few hundred tagged images and as many of other things are enough. Masks with given tags stay the same. \
+    To measure it on other images: vitpcm model check-tags")]
 pub(crate) struct Args {
-    /// The model, as `train` writes it: the file or the folder [default: the embedded one]
+    /// The model, as `train` writes it: file or run folder [default: the embedded one]
     #[arg(long, value_name = "FILE|RUN", value_parser = model_path::parser())]
     model: Option<PathBuf>,
     #[command(flatten)]
@@ -66,7 +66,7 @@ pub(crate) fn fit_tags(args: &Args, session: &Session) -> anyhow::Result<Outcome
     let num_tagged = examples.len() - num_others;
     let origin = format!("fitted on {num_tagged} tagged images and {num_others} of other things");
     model.info.provenance.insert("tag_head".to_owned(), origin);
-    // Once it has begun, the file is written whole; a second signal ends even this.
+    // Finishes writing after the first signal; a second one ends the program.
     let _interrupt = Interrupt::listen();
     model.save(&args.out, Storage::F32)?;
     session.messages.note(format!(

@@ -1,4 +1,4 @@
-//! `vitpcm model inspect`: what a weights file or model holds.
+//! `vitpcm model inspect`: the contents of a weights file or model.
 
 use crate::model_path;
 use crate::outcome::Outcome;
@@ -15,7 +15,7 @@ use vitpcm_nets::{FileSummary, WeightFile};
     vitpcm train --data scenes --out run --preset demo --epochs 2\n  \
     vitpcm model inspect run")]
 pub(crate) struct Args {
-    /// A model of ours or its run folder, or backbone weights: .safetensors, .pth, .pt, .npz
+    /// A vitpcm model or its run folder, or backbone weights: .safetensors, .pth, .pt, .npz
     #[arg(value_name = "FILE|RUN", value_parser = model_path::parser())]
     file: PathBuf,
     /// Write everything as JSON; `-` prints it instead of the text
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-/// What `--json` writes.
+/// The content of `--json`.
 #[derive(Serialize)]
 struct Inspection {
     #[serde(flatten)]
@@ -31,7 +31,7 @@ struct Inspection {
     checksums: Checksums,
 }
 
-/// What the file's checksums say.
+/// Result of the checksum test.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Checksums {
@@ -54,7 +54,7 @@ pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     session.check_outputs([&args.file], args.json.clone())?;
     let summary = vitpcm_nets::inspect(&args.file)?;
     let file = WeightFile::open(&args.file)?;
-    // Other programs' files may hold arrays that no network of ours reads.
+    // Files of other programs may hold arrays that our networks do not use.
     let is_ours = matches!(summary, FileSummary::Model(_) | FileSummary::DeepLab(_));
     let damage = if is_ours || file.has_checksums() { file.find_damage() } else { Vec::new() };
     let checksums = match (file.has_checksums(), damage.is_empty()) {

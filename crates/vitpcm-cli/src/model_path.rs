@@ -1,9 +1,9 @@
-//! `--model` and its like take a model file or the folder of a run: what was typed becomes the path of the file.
+//! `--model` and similar options take a model file or a run folder; this resolves them to the file.
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use std::path::PathBuf;
 
-/// The model of a run folder, and of the output folder of `masks`.
+/// The model file in a run folder and in the output folder of `masks`.
 pub(crate) const MODEL_FILE: &str = "model.safetensors";
 
 /// For options that take a model file.
@@ -11,7 +11,7 @@ pub fn parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(resolved)
 }
 
-/// For options that take a model file or a word: `embedded` or `none`.
+/// For options that take a model file or the word `embedded` or `none`.
 pub(crate) fn parser_with_words() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|typed| match typed.to_str() {
         Some("embedded" | "none") => Ok(typed),
@@ -19,7 +19,7 @@ pub(crate) fn parser_with_words() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
-/// The model file that is meant: of a folder, its `model.safetensors`.
+/// The model file: for a folder, its `model.safetensors`.
 fn resolved(typed: PathBuf) -> Result<PathBuf, String> {
     if !typed.is_dir() {
         return Ok(typed);
@@ -44,7 +44,7 @@ mod tests {
         assert!(resolved(at("")).unwrap_err().contains("no model.safetensors"));
         std::fs::write(at(MODEL_FILE), "").unwrap();
         assert_eq!(resolved(at("")).unwrap(), at(MODEL_FILE));
-        // A file is taken as it is, and what does not exist is left to whoever opens it.
+        // A file is taken as it is; a missing one is reported when it is opened.
         for path in [at(MODEL_FILE), at("other.safetensors")] {
             assert_eq!(resolved(path.clone()).unwrap(), path);
         }

@@ -1,14 +1,14 @@
-//! What every number on the command line may be: one function for each kind, to be named as an argument's `value_parser`.
-//! Options in a `--config` file go through the same ones; `--set` is checked by `vitpcm-train`'s own settings.
+//! Bounds of the numbers on the command line: one `value_parser` function per kind. Options in a `--config` file go
+//! through the same functions; `vitpcm-train` checks `--set`.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// A number, or what was expected of it.
+/// A number, or a message with the expected range.
 pub type Parsed<T> = Result<T, String>;
 
-/// A TOML file holds no larger integer, and a run keeps its seed in one.
+/// At most i64::MAX, the largest integer of TOML, because a run stores its seed there.
 pub(crate) fn seed(text: &str) -> Parsed<u64> {
     whole(text, 0..=i64::MAX as u64)
 }
@@ -21,7 +21,7 @@ pub(crate) fn thread_count(text: &str) -> Parsed<usize> {
     whole(text, 1..=1024)
 }
 
-/// The largest file that is read into memory whole.
+/// Largest file loaded into memory.
 pub(crate) fn gigabytes(text: &str) -> Parsed<u64> {
     whole(text, 1..=65_536)
 }
@@ -31,17 +31,17 @@ pub(crate) fn megapixels(text: &str) -> Parsed<u64> {
     whole(text, 1..=65_536)
 }
 
-/// One file sent to the viewer.
+/// Largest upload to the viewer.
 pub(crate) fn mebibytes(text: &str) -> Parsed<u64> {
     whole(text, 1..=65_536)
 }
 
-/// Memory of the viewer.
+/// The viewer's memory.
 pub(crate) fn memory_budget(text: &str) -> Parsed<u64> {
     whole(text, 16..=1_048_576)
 }
 
-/// Clients, or images, that the viewer keeps at a time.
+/// The viewer's numbers of clients or images.
 pub(crate) fn places(text: &str) -> Parsed<u64> {
     whole(text, 1..=65_536)
 }
@@ -51,7 +51,7 @@ pub fn network_side(text: &str) -> Parsed<usize> {
     whole(text, 1..=16_384)
 }
 
-/// A factor of the size at which a network sees an image.
+/// Factor on the network's input size.
 pub(crate) fn scale(text: &str) -> Parsed<f64> {
     real(text, 0.05..=20.0)
 }
@@ -60,17 +60,17 @@ pub(crate) fn area(text: &str) -> Parsed<u32> {
     whole(text, 0..=u64::from(u32::MAX))
 }
 
-/// A distance in an image, in pixels.
+/// Distance in pixels.
 pub(crate) fn pixel_error(text: &str) -> Parsed<f64> {
     real(text, 0.0..=1000.0)
 }
 
-/// Images of a data set that are looked at.
+/// Number of images sampled from a data set.
 pub(crate) fn sample_size(text: &str) -> Parsed<usize> {
     whole(text, 10..=100_000)
 }
 
-/// Time that a job may take.
+/// Time budget of a job.
 pub(crate) fn minutes(text: &str) -> Parsed<f64> {
     real(text, 0.1..=100_000.0)
 }
@@ -83,7 +83,7 @@ pub(crate) fn steps(text: &str) -> Parsed<u64> {
     whole(text, 1..=1_000_000_000)
 }
 
-/// Images that go through a network at a time.
+/// Batch size.
 pub(crate) fn batch(text: &str) -> Parsed<usize> {
     whole(text, 1..=65_536)
 }
@@ -100,17 +100,17 @@ pub(crate) fn crf_sigma(text: &str) -> Parsed<f32> {
     real(text, 0.01..=100_000.0)
 }
 
-/// A score, a probability or a share.
+/// A score, probability or fraction.
 pub(crate) fn fraction(text: &str) -> Parsed<f32> {
     real(text, 0.0..=1.0)
 }
 
-/// A share of a data set.
+/// A fraction of a data set.
 pub(crate) fn precise_fraction(text: &str) -> Parsed<f64> {
     real(text, 0.0..=1.0)
 }
 
-/// A fraction that something is divided by, or whose logarithm is taken.
+/// A fraction that is a divisor or an argument of a logarithm.
 pub fn fraction_above_zero(text: &str) -> Parsed<f32> {
     match fraction(text) {
         Ok(fraction) if fraction > 0.0 => Ok(fraction),
@@ -118,12 +118,12 @@ pub fn fraction_above_zero(text: &str) -> Parsed<f32> {
     }
 }
 
-/// How many times one score is another.
+/// Ratio of two scores.
 pub(crate) fn margin(text: &str) -> Parsed<f32> {
     real(text, 0.0..=1000.0)
 }
 
-/// One area as a multiple of another.
+/// Ratio of two areas.
 pub fn ratio(text: &str) -> Parsed<f64> {
     real(text, 0.0..=1000.0)
 }
@@ -134,7 +134,7 @@ fn whole<T: TryFrom<u64>>(text: &str, range: RangeInclusive<u64>) -> Parsed<T> {
     number.and_then(|number| T::try_from(number).ok()).ok_or_else(expected)
 }
 
-/// NaN is in no range.
+/// Rejects NaN too.
 fn real<T: FromStr + PartialOrd + Display>(text: &str, range: RangeInclusive<T>) -> Parsed<T> {
     let number = text.parse().ok().filter(|number| range.contains(number));
     number.ok_or_else(|| format!("expected a number from {} to {}", range.start(), range.end()))
@@ -146,7 +146,7 @@ mod tests {
     use clap::{Arg, Command, CommandFactory};
     use std::any::TypeId;
 
-    /// Every command, and every option of it that takes a number.
+    /// Every command with each of its options that take a number.
     fn number_options() -> Vec<(Command, Arg)> {
         let mut root = crate::Cli::command();
         root.build();
@@ -173,7 +173,7 @@ mod tests {
         kinds.any(|number| kind == *number)
     }
 
-    /// Why a command refuses a value; `None` where it goes on to what else is missing.
+    /// Why a command refuses a value; `None` if it only complains about other arguments.
     fn refusal(command: &Command, option: &Arg, value: &str) -> Option<String> {
         let long = option.get_long().expect("numbers are options, not positional");
         let command = command.clone().subcommand_required(false).no_binary_name(true);

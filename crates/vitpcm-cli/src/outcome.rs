@@ -1,4 +1,4 @@
-//! How a command ends, and the exit code users and scripts rely on.
+//! How a command ends, and the exit codes that users and scripts rely on.
 
 use crate::printable;
 use std::io;
@@ -6,18 +6,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 use vitpcm_train::Ranks;
 
-/// A command that ran to its end.
+/// The result of a command that could run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Everything was done.
     Done,
-    /// Some inputs failed; each was named on stderr and the rest is done.
+    /// Some inputs failed; each was reported on stderr, and the rest is done.
     SomeFailed,
-    /// The user asked to stop; what is done stays, and the command can go on later.
+    /// The user asked to stop; finished work is kept, and the command can be resumed.
     Interrupted,
 }
 
-/// A command that could not run: its error ends the program with another code than the usual 3.
+/// An error with exit code 2 instead of 3.
 #[derive(Debug)]
 struct UsageError(anyhow::Error);
 
@@ -29,13 +29,13 @@ impl std::fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// Marks an error as wrong usage or configuration (exit code 2). Any other error means that nothing could be done
-/// (exit code 3).
+/// Marks an error as wrong usage or configuration (exit code 2). Other errors mean that nothing could be done (exit
+/// code 3).
 pub fn usage(error: impl Into<anyhow::Error>) -> anyhow::Error {
     UsageError(error.into()).into()
 }
 
-/// An error and its causes in one line; a cause that the text before it tells already is not said twice.
+/// An error and its causes in one line, without causes that the text already contains.
 pub fn described(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -53,7 +53,7 @@ pub fn described(error: &anyhow::Error) -> String {
     text
 }
 
-/// What the system's words mean for files that cannot be written.
+/// Plain words for errors of writing files.
 pub(crate) fn in_words(kind: io::ErrorKind) -> Option<&'static str> {
     match kind {
         io::ErrorKind::StorageFull => Some("the disk is full"),
@@ -63,10 +63,10 @@ pub(crate) fn in_words(kind: io::ErrorKind) -> Option<&'static str> {
     }
 }
 
-/// What all ranks come upon alike, the first one says: the others hold back for so long.
+/// An error common to all ranks is printed by the first one; the others wait this long.
 const FIRST_SPEAKS: Duration = Duration::from_secs(1);
 
-/// Prints an error, once, and gives the exit code. On several ranks an error ends all of them.
+/// Prints an error once and returns the exit code. With several ranks, an error ends all of them.
 #[allow(clippy::print_stderr)]
 pub(crate) fn report(result: anyhow::Result<Outcome>, ranks: &Ranks) -> ExitCode {
     match result {
@@ -89,7 +89,7 @@ pub(crate) fn report(result: anyhow::Result<Outcome>, ranks: &Ranks) -> ExitCode
     }
 }
 
-/// Makes a panic on any thread end all ranks: the others would wait for this one for ever.
+/// Makes a panic on any thread end all ranks; the others would wait for this one for ever.
 #[allow(clippy::print_stderr)]
 pub(crate) fn end_all_ranks_on_panic(ranks: &Ranks) {
     let (rank, size) = (ranks.rank(), ranks.size());
@@ -97,7 +97,7 @@ pub(crate) fn end_all_ranks_on_panic(ranks: &Ranks) {
         let print = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             print(panic);
-            eprintln!("error: rank {rank} of {size} stopped by a bug; please report it");
+            eprintln!("error: a bug stopped rank {rank} of {size}; please report it");
             Ranks::abort(101)
         }));
     }

@@ -1,5 +1,4 @@
-//! Where words go: results to stdout, messages and progress to stderr. The only file that prints, errors at the end
-//! of the program apart.
+//! Output: results to stdout, messages and progress to stderr. No other file prints, except for the final error.
 #![allow(clippy::print_stderr)]
 
 use crate::outcome::usage;
@@ -16,7 +15,7 @@ pub(crate) fn result(text: &str) -> anyhow::Result<()> {
     to_stdout(&printable::lines(text))
 }
 
-/// A reader that has gone away (`vitpcm … | head`) is no error.
+/// A closed pipe (`vitpcm … | head`) is no error.
 fn to_stdout(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -25,7 +24,7 @@ fn to_stdout(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// A result as data, to a file or, for `-`, to stdout instead of the table for people.
+/// Writes a result as JSON to a file or, for `-`, to stdout in place of the text.
 pub fn json_or_text(json: Option<&Path>, value: &impl Serialize, text: &str) -> anyhow::Result<()> {
     let Some(path) = json else { return result(text) };
     let mut data = serde_json::to_string_pretty(value)?;
@@ -33,7 +32,7 @@ pub fn json_or_text(json: Option<&Path>, value: &impl Serialize, text: &str) -> 
     if path == Path::new("-") {
         return to_stdout(&printable::json(&data));
     }
-    // A device or a pipe is written to; only a file can be replaced.
+    // Devices and pipes are written to directly; only files are replaced atomically.
     match std::fs::metadata(path) {
         Ok(known) if !known.is_file() && !known.is_dir() => {
             std::fs::write(path, data).with_context(|| format!("{}", path.display()))?;
@@ -43,12 +42,12 @@ pub fn json_or_text(json: Option<&Path>, value: &impl Serialize, text: &str) -> 
     result(text)
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file atomically.
 pub fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     atomic_file::write(path, |file| file.write_all(bytes)).with_context(|| format!("{}", path.display()))
 }
 
-/// Refuses a folder that holds anything but results of the command whose `marker` is in them.
+/// Refuses a folder that contains anything but results of the command that left `marker` there.
 pub(crate) fn check_own_folder(folder: &Path, marker: &str) -> anyhow::Result<()> {
     if !folder.exists() || folder.join(marker).exists() {
         return Ok(());
@@ -62,7 +61,7 @@ pub(crate) fn check_own_folder(folder: &Path, marker: &str) -> anyhow::Result<()
     }
 }
 
-/// Makes a folder for results and takes it for this process alone, for as long as the lock is held.
+/// Creates a results folder and locks it for this process as long as the lock is held.
 pub fn lock_folder(folder: &Path, command: &str) -> anyhow::Result<FolderLock> {
     std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
     FolderLock::take(folder, command).map_err(|error| match error {
@@ -71,21 +70,21 @@ pub fn lock_folder(folder: &Path, command: &str) -> anyhow::Result<FolderLock> {
     })
 }
 
-/// Messages to people, on stderr: which of them are said.
+/// Which messages are printed to stderr.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Messages {
-    /// With `--verbose`: also what only those need who know the method.
+    /// With `--verbose`: also details for those who know the method.
     Verbose,
-    /// Remarks and failures.
+    /// Notes and failures.
     All,
-    /// With `--quiet`, and by all ranks but the first.
+    /// With `--quiet`, and on all ranks but the first: failures only.
     Failures,
-    /// Another rank says it.
+    /// Nothing: another rank prints it.
     None,
 }
 
 impl Messages {
-    /// A remark.
+    /// A note.
     pub fn note(&self, text: impl std::fmt::Display) {
         if self.says_notes() {
             eprintln!("{}", printable::message(&text.to_string()));
@@ -100,14 +99,14 @@ impl Messages {
         *self == Messages::Verbose
     }
 
-    /// An input that failed.
+    /// A failed input.
     pub fn failure(&self, text: impl std::fmt::Display) {
         if *self != Messages::None {
             eprintln!("error: {}", printable::message(&text.to_string()));
         }
     }
 
-    /// A bar with rate and time left on a terminal; nothing elsewhere or where remarks are not said.
+    /// A progress bar with rate and time left on a terminal; hidden elsewhere and where notes are off.
     pub fn progress_bar(&self, length: usize, what: &'static str) -> ProgressBar {
         let hidden = !self.says_notes() || !std::io::stderr().is_terminal();
         let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };

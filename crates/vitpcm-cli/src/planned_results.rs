@@ -1,5 +1,5 @@
-//! The files that `segment`, `refine` and `export` will write, known before they begin: none may be an input, and no two images
-//! may share one.
+//! The files that `segment`, `refine` and `export` will write, known before they start: none may be an input, and no
+//! two images may share one.
 
 use crate::class_names::CLASS_LIST;
 use crate::file_guard;
@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use vitpcm_exports::ExportFormat;
 use vitpcm_masks::Classes;
 
-/// An image that results are made of.
+/// An image to make results for.
 pub(crate) struct Planned<'a> {
     /// For messages: the image or its mask.
     pub(crate) input: &'a Path,
-    /// Its path below the output folder, with `/` between the parts and an extension.
+    /// Its path below the output folder, with `/` as separator and an extension.
     pub(crate) file_name: String,
-    /// The file that exports may place beside their labels.
+    /// The photograph, which exports may place next to their labels.
     pub(crate) photograph: Option<&'a Path>,
 }
 
@@ -33,14 +33,14 @@ impl<'a> Planned<'a> {
     }
 }
 
-/// What will be written of many images.
+/// The planned results of many images.
 pub(crate) struct PlannedResults<'a> {
     pub(crate) out: &'a Path,
-    /// Written image by image.
+    /// Written per image.
     pub(crate) formats: &'a [Format],
     pub(crate) exports: &'a [ExportFormat],
     pub(crate) classes: &'a Classes,
-    /// Files outside of the folder, or of all images: `--json`, reports.
+    /// Files outside the folder or for all images: `--json`, reports.
     pub(crate) others: Vec<PathBuf>,
     pub(crate) images: Vec<Planned<'a>>,
 }
@@ -59,7 +59,7 @@ impl PlannedResults<'_> {
         self.check_others()?;
         let of_images = self.images.iter().flat_map(|image| {
             let placed = self.placed(image).filter(|place| {
-                // A photograph that is in its place already, as a second name of the file, is left alone.
+                // A photograph that is already in place as a hard link is left alone.
                 image.photograph.is_none_or(|photograph| !file_guard::is_same_file(photograph, place))
             });
             self.labels(image).chain(placed).collect::<Vec<_>>()
@@ -67,7 +67,7 @@ impl PlannedResults<'_> {
         session.check_outputs(inputs, of_images.chain(self.shared()).chain(self.others.iter().cloned()))
     }
 
-    /// Two images of one name have the same files in every format.
+    /// Two images with the same name would share files in every format.
     fn check_names(&self) -> anyhow::Result<()> {
         let mut by_name: HashMap<String, &Planned<'_>> = HashMap::with_capacity(self.images.len());
         for image in &self.images {
@@ -81,7 +81,7 @@ impl PlannedResults<'_> {
         Ok(())
     }
 
-    /// Whether the results of one image can lie in the folder of another format.
+    /// Whether one image's results can fall into another format's subfolder.
     fn may_cross(&self) -> bool {
         let own = self.formats.iter().filter_map(|format| format.folder());
         let folders: Vec<&str> = own.chain(self.exports.iter().map(|format| format.name())).collect();
@@ -108,7 +108,7 @@ impl PlannedResults<'_> {
         Ok(())
     }
 
-    /// `--json` and the like must not name a result.
+    /// `--json` and similar options must not name a result.
     fn check_others(&self) -> anyhow::Result<()> {
         for (i, other) in self.others.iter().enumerate() {
             let mut results = self.shared().chain(self.images.iter().flat_map(|image| self.labels(image)));
@@ -165,7 +165,7 @@ fn stem(file_name: &str) -> &str {
     file_name[start..].rfind('.').filter(|&dot| dot > 0).map_or(file_name, |dot| &file_name[..start + dot])
 }
 
-/// The folder of a format; masks lie straight in the output folder.
+/// The subfolder of a format; masks go directly into the output folder.
 pub(crate) fn export_folder(out: &Path, format: ExportFormat) -> PathBuf {
     match format {
         ExportFormat::Png => out.to_path_buf(),
@@ -182,7 +182,7 @@ fn shared(first: &Path, second: &Path, file: &Path) -> anyhow::Error {
     ))
 }
 
-/// Whether names that differ only in case are one file in a folder, which is made to find out.
+/// Whether a folder's file system ignores case. Creates the folder to find out.
 fn folds_case(folder: &Path) -> bool {
     let name = |case: &str| folder.join(format!(".vitpcm-{case}-{}", std::process::id()));
     let folds = || {

@@ -1,24 +1,24 @@
-//! Text for a terminal. Names of files and classes come from anywhere: what would move the cursor, change colours, reverse
-//! the order of letters or begin a line of its own is shown by its number instead.
+//! Text that is safe for a terminal. Names of files and classes come from anywhere: characters that would move the
+//! cursor, change colours, reverse the text direction or start a new line are shown as escapes.
 
-/// So much of a cell is shown.
+/// Longest table cell, in characters.
 const LONGEST_CELL: usize = 80;
 
-/// So much of a message is shown: a name may have a million letters.
+/// Longest message, in characters: a name may have a million.
 const LONGEST_MESSAGE: usize = 8000;
 
-/// Controls (C0, DEL, C1), line separators, and marks that turn the direction of writing.
+/// Controls (C0, DEL, C1), line separators and bidirectional marks.
 fn is_unsafe(letter: char) -> bool {
     let turns = matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     letter.is_control() || turns || matches!(letter, '\u{2028}' | '\u{2029}')
 }
 
-/// Whether a text shows as it is, in one line.
+/// Whether a text prints as it is, on one line.
 pub(crate) fn is_plain(text: &str) -> bool {
     !text.contains(is_unsafe)
 }
 
-/// The text in one line: line feeds, too, are shown by their numbers.
+/// The text on one line, with line feeds escaped too.
 pub(crate) fn one_line(text: &str) -> String {
     escaped(text, |_| false)
 }
@@ -33,17 +33,18 @@ pub(crate) fn cell(text: &str) -> String {
     shortened(one_line(text), LONGEST_CELL)
 }
 
-/// A message. Its lines after the first one are indented; a line feed with no space behind it is part of a name.
+/// A message. Its continuation lines are indented; a line feed without a space after it is part of a name and is
+/// escaped.
 pub(crate) fn message(text: &str) -> String {
     shortened(escaped(text, |rest| rest.starts_with("\n ")), LONGEST_MESSAGE)
 }
 
-/// Text in lines of our own making, as of a table: names in it have been through [`one_line`] or [`cell`].
+/// Multi-line text of our own, such as a table; names in it have been through [`one_line`] or [`cell`].
 pub(crate) fn lines(text: &str) -> String {
     escaped(text, |rest| rest.starts_with(['\n', '\t']))
 }
 
-/// JSON that means the same: what serde_json leaves as it is, although a terminal would obey it, as `\u` and its number.
+/// Equivalent JSON with characters that a terminal would interpret as `\u` escapes.
 pub(crate) fn json(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -55,7 +56,7 @@ pub(crate) fn json(text: &str) -> String {
     safe
 }
 
-/// Unsafe letters by their numbers, unless they are meant at the place where `rest` begins.
+/// Escapes unsafe characters, unless `is_meant` accepts the rest of the text from there.
 fn escaped(text: &str, is_meant: impl Fn(&str) -> bool) -> String {
     let mut safe = String::with_capacity(text.len());
     for (place, letter) in text.char_indices() {

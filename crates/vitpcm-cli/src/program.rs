@@ -1,4 +1,4 @@
-//! How a program of ours starts and ends: ranks, signals, `--config`, the arguments, and at last the exit code.
+//! Startup and exit of our programs: ranks, signals, `--config`, argument parsing, exit code.
 
 use crate::invocation::Invocation;
 use crate::outcome::{self, Outcome};
@@ -8,9 +8,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use vitpcm_train::Ranks;
 
-/// Parses the command line and runs what it asks for. To be called once, as all that `main` does.
+/// Parses the command line and runs the command. `main` calls it once and does nothing else.
 pub fn start<P: Parser>(run: impl FnOnce(P, Invocation, &Ranks) -> anyhow::Result<Outcome>) -> ExitCode {
-    // First of all, so that even wrong usage is told once.
+    // First, so that wrong usage is reported once, not by every rank.
     let ranks = match Ranks::start() {
         Ok(ranks) => ranks,
         Err(error) => return outcome::report(Err(outcome::usage(error)), &Ranks::Single),
@@ -30,7 +30,7 @@ pub fn start<P: Parser>(run: impl FnOnce(P, Invocation, &Ranks) -> anyhow::Resul
     });
     match parsed {
         Ok((cli, invocation)) => outcome::report(run(cli, invocation, &ranks), &ranks),
-        // Wrong usage, or a wish for help.
+        // Wrong usage, or `--help`.
         Err(text) => {
             let exit_code = text.exit_code() as u8;
             if ranks.is_first() {
@@ -41,7 +41,7 @@ pub fn start<P: Parser>(run: impl FnOnce(P, Invocation, &Ranks) -> anyhow::Resul
     }
 }
 
-/// The same complaint about arguments that a terminal can show.
+/// The same error with arguments that are safe to print.
 fn with_safe_names<P: Parser>(error: clap::Error, arguments: &[OsString]) -> clap::Error {
     if arguments.iter().all(|argument| printable::is_plain(&argument.to_string_lossy())) {
         return error;

@@ -1,6 +1,7 @@
-//! `vitpcm propose`: masks to train a round on, chosen without true masks. Linear heads on frozen features are fitted to
-//! the tags by many rules; their masks and the given ones are ranked by how well they are recognised on images that were
-//! held out. Only masks that look wrong are compared at all, and they are kept unless a head is clearly better.
+//! `vitpcm propose`: chooses masks for a further training round without true masks. It fits linear heads on frozen
+//! features to the tags by several rules and ranks their masks and the given ones by how well a classifier recognises
+//! them on held-out images. Given masks are compared only if they look wrong, and are kept unless a head is clearly
+//! better.
 
 use crate::class_names::{self, CLASS_LIST, class_list};
 use crate::counting;
@@ -28,24 +29,24 @@ use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{IGNORE, LabelMap, ScoreMap, mask_files, read_label_png_within, write_label_png};
 use vitpcm_nets::{BackboneConfig, Precision, PretrainedBackbone, Vit};
 
-/// Images in a batch of the network.
+/// Images per batch.
 const BATCH: usize = 16;
-/// A head takes the place of the given masks if its score is this many times theirs. Trained networks draw better
-/// outlines than heads on a grid, so a head must be clearly better: docs/lab/tried.md has the measurements.
+/// A head replaces the given masks if its score is this many times theirs. Trained networks draw better outlines than
+/// heads on a grid, so a head must be clearly better: docs/lab/tried.md has the measurements.
 const MARGIN: f32 = 1.3;
-/// A head with a lower score is never taken: where the judge recognises nothing well, its ranking says little. Heads on
-/// everyday photographs reach 0.20, the head that is right on leaf disease 0.36.
+/// A head with a lower score is never chosen: if nothing is recognised well, the ranking means little. Heads on
+/// everyday photographs reach 0.20, the correct head on leaf disease 0.36.
 const MIN_SCORE: f32 = 0.28;
-/// Masks that cover more than this share of their tagged images look wrong: where a network fails, it marks the whole
-/// image, or the whole of what carries the thing.
+/// Masks that cover more than this fraction of their tagged images look wrong: a failing network marks the whole image
+/// or the whole object that carries the class.
 const SUSPECT_AREA: f32 = 0.4;
-/// Masks that are empty in more than this share of their tagged images look wrong, too.
+/// Masks that are empty in more than this fraction of their tagged images look wrong, too.
 const SUSPECT_EMPTY: f32 = 0.5;
-/// Tells a folder of this command's results from any other.
+/// Marks a folder as results of this command.
 const MARKER: &str = ".propose";
-/// What the masks of --masks are called.
+/// Name of the masks of --masks.
 const GIVEN: &str = "the given masks";
-/// Rows of the table for people.
+/// Rows of the printed table.
 const ROWS: usize = 6;
 
 #[derive(clap::Args)]
@@ -60,20 +61,20 @@ pub(crate) struct Args {
     /// The data set: a folder with tagged images
     #[arg(long, value_name = "PATH")]
     data: PathBuf,
-    /// Masks that a first round made of its images, as `segment --out` writes them
+    /// Masks of its images from a first round, as `segment --out` writes them
     #[arg(long, value_name = "DIR")]
     masks: PathBuf,
-    /// Empty folder for the masks that were chosen: what `train --pseudo-masks` takes
+    /// Empty folder for the chosen masks, for `train --pseudo-masks`
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Images that heads are fitted to, judged on and make masks of; about a megabyte of memory each
+    /// Number of images to fit and judge heads on and to make masks for; about 1 MB of memory each
     #[arg(long, value_name = "N", value_parser = number_bounds::sample_size, default_value_t = 600)]
     max_images: usize,
     /// A head replaces the given masks if its score is this many times theirs
     #[arg(long, value_name = "X", value_parser = number_bounds::margin, default_value_t = MARGIN)]
     margin: f32,
-    /// Keep the given masks without a comparison where they cover at most this share of their tagged images, unless most
-    /// are empty; 0 always compares
+    /// Keep the given masks without a comparison if they cover at most this fraction of their tagged images, unless
+    /// most are empty; 0 always compares
     #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction, default_value_t = SUSPECT_AREA)]
     suspect_area: f32,
     /// Write the ranking as JSON; `-` prints it
@@ -83,16 +84,16 @@ pub(crate) struct Args {
     reading: Reading,
 }
 
-/// What `--json` says.
+/// The content of `--json`.
 #[derive(Serialize)]
 struct Ranking {
     /// What was written to --out.
     chosen: String,
     images: usize,
-    /// Mean share of a tagged image that the given masks cover, and share of them that are empty.
+    /// Mean fraction of a tagged image that the given masks cover, and fraction of them that are empty.
     given_area: f32,
     given_empty: f32,
-    /// Nothing where the given masks were kept without a comparison.
+    /// Empty if the given masks were kept without a comparison.
     candidates: Vec<Ranked>,
 }
 
@@ -106,11 +107,11 @@ struct Ranked {
 #[derive(Serialize)]
 struct RankedClass {
     class: String,
-    /// How well the masks of the class are recognised on held-out images: area under the ROC curve.
+    /// How well the class's masks are recognised on held-out images: area under the ROC curve.
     auc: f32,
-    /// Mean share of a tagged image that they cover.
+    /// Mean fraction of a tagged image that they cover.
     area: f32,
-    /// Share of the tagged images in which they are empty.
+    /// Fraction of the tagged images in which they are empty.
     empty: f32,
 }
 
@@ -155,7 +156,7 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         false => None,
     };
     let best = contest.as_ref().and_then(|contest| Some((contest, contest.winner(args.margin)?)));
-    // Masks that are kept are all kept; a head makes those of the images it was fitted to.
+    // Given masks are kept for all images; a head makes masks for the images it was fitted to.
     let written_for = if best.is_some() { &images } else { &all };
     let written = written_for.par_iter().enumerate().try_for_each(|(index, image)| {
         let to = args.out.join(image.mask_name());
@@ -194,11 +195,11 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     Ok(Outcome::Done)
 }
 
-/// How much of their tagged images masks cover: means over the classes.
+/// How much of their tagged images the masks cover: means over the classes.
 struct Coverage {
-    /// Mean share of a tagged image.
+    /// Mean fraction of a tagged image.
     area: f32,
-    /// Share of the tagged images in which the class has no pixel.
+    /// Fraction of the tagged images in which the class has no pixel.
     empty: f32,
 }
 
@@ -241,7 +242,7 @@ impl fmt::Display for Coverage {
 struct Contest {
     features: Vec<(Source, PatchFeatures)>,
     given: Candidate,
-    /// The best first.
+    /// Best first.
     heads: Vec<Candidate>,
 }
 
@@ -271,7 +272,7 @@ impl Contest {
         Ok(Contest { features, given, heads: rank(heads) })
     }
 
-    /// The best head, if it is recognised well, and so many times better than the given masks.
+    /// The best head, if it is recognised well and beats the given masks by the margin.
     fn winner(&self, margin: f32) -> Option<&Candidate> {
         self.heads.first().filter(|head| head.score >= MIN_SCORE && head.score > margin * self.given.score)
     }
@@ -293,7 +294,7 @@ impl Contest {
     }
 }
 
-/// The images that have a mask, and where their masks lie.
+/// The images that have a mask, and the folder of the masks.
 fn with_masks<'a>(
     folder: &Path,
     images: Vec<&'a TaggedImage>,
@@ -311,7 +312,7 @@ fn with_masks<'a>(
     Ok((place, found))
 }
 
-/// A mask as it was given, if it is one of this image.
+/// The given mask of an image, checked against its size and classes.
 fn given_mask(
     path: &Path,
     image: &TaggedImage,
@@ -332,20 +333,20 @@ fn given_mask(
     Ok(mask)
 }
 
-/// At most so many, evenly spread over all.
+/// At most `at_most` images, evenly spaced.
 fn spread<'a>(images: &[&'a TaggedImage], at_most: usize) -> Vec<&'a TaggedImage> {
     let count = images.len().min(at_most);
     (0..count).map(|i| images[i * images.len() / count]).collect()
 }
 
-/// The number of blocks of the embedded ViT, and features of the images after some of them.
+/// The number of blocks of the embedded ViT, and the images' features after some of them.
 fn frozen_features(
     images: &[&TaggedImage],
     limits: &ImageLimits,
     session: &Session,
 ) -> anyhow::Result<(usize, Vec<(Source, PatchFeatures)>)> {
     let (device, precision) = session.open_device()?;
-    // On a GPU the features are f32's: bf16 would cost them digits that heads are fitted on.
+    // On a GPU, features are f32: bf16 would cost precision that the heads need.
     let precision = if device.is_cpu() { precision } else { Precision::F32 };
     let instead = "a build with it: its features show whether other masks are better";
     let backbone = PretrainedBackbone::of_model(&embedded_model::load(&device, instead)?)?;
@@ -365,7 +366,7 @@ fn frozen_features(
     Ok((config.depth, features?))
 }
 
-/// The most frequent label of each cell of the grid of patches.
+/// The most frequent label in each grid cell.
 fn on_grid(mask: &LabelMap) -> anyhow::Result<LabelMap> {
     let (width, height) = mask.size();
     let bounds = |cell: usize, side: usize| {
@@ -428,7 +429,7 @@ mod tests {
 
     #[test]
     fn a_cell_takes_its_most_frequent_label() {
-        // 64 × 32 pixels: two by one a cell. The left column of the second row of pixels is class 3.
+        // 64 × 32 pixels: two by one per cell. The left column of the second row of pixels is class 3.
         let mut labels = vec![0u8; 64 * 32];
         labels[64] = 3;
         labels[65] = 3;

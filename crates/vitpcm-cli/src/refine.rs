@@ -1,5 +1,5 @@
-//! `vitpcm refine`: the dense CRF over stored score maps, several images at a time. Several ranks take every so manyth
-//! image each.
+//! `vitpcm refine`: the dense CRF over stored score maps, several images at a time. With several ranks, images are
+//! dealt out in turn.
 
 use crate::confidence_options::ConfidenceOptions;
 use crate::counting::{counted, images};
@@ -7,7 +7,7 @@ use crate::crf_options::CrfOptions;
 use crate::folder_record::{self, FolderRecord, Settings};
 use crate::image_inputs::{self, Input};
 use crate::mask_exports::{ExportArgs, Finished, MaskExports};
-use crate::mask_formats::{self, Format, Results, written_per_image};
+use crate::mask_formats::{FormatOptions, Results};
 use crate::mask_place;
 use crate::outcome::{Outcome, described, usage};
 use crate::output::{self, Messages};
@@ -38,15 +38,8 @@ pub(crate) struct Args {
     /// Folder for the masks, each named after its image
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// What to write
-    #[arg(
-        long,
-        value_parser = mask_formats::format_parser(),
-        value_delimiter = ',',
-        default_value = "png",
-        value_name = "FORMAT,…"
-    )]
-    format: Vec<Format>,
+    #[command(flatten)]
+    formats: FormatOptions,
     #[command(flatten)]
     confidence: ConfidenceOptions,
     #[command(flatten)]
@@ -109,13 +102,13 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 
-/// Refuses masks that would replace an image, scores or each other.
+/// Refuses results that would replace an image, scores or each other.
 fn check_outputs(args: &Args, place: &Path, inputs: &[&Input], session: &Session) -> anyhow::Result<()> {
-    let exports = mask_formats::exports(&args.format);
-    let formats = written_per_image(&args.format);
+    let exports = args.formats.exports();
+    let formats = args.formats.written_per_image();
     let files: Vec<Finished<'_>> = inputs.iter().map(|input| finished(&args.out, input)).collect();
     let scores = |input: &&Input| place.join(format!("{}.npz", input.name));
-    // Heat maps are named after classes, which the first file with scores names.
+    // Heat maps are named after classes, which the first score file lists.
     let classes = inputs.iter().find_map(|input| StoredScores::read(&scores(input)).ok());
     let planned = PlannedResults {
         out: &args.out,
@@ -129,7 +122,7 @@ fn check_outputs(args: &Args, place: &Path, inputs: &[&Input], session: &Session
     planned.check(images.chain(inputs.iter().map(scores)), session)
 }
 
-/// Writes the exports of all images that have a mask; gives the number of those that failed.
+/// Exports all images that have a mask; returns the number of failures.
 fn write_exports(
     args: &Args,
     (place, limits): (&Path, &ImageLimits),
@@ -137,7 +130,7 @@ fn write_exports(
     results: &ResultsFolder,
     messages: &Messages,
 ) -> anyhow::Result<usize> {
-    let formats = mask_formats::exports(&args.format);
+    let formats = args.formats.exports();
     if formats.is_empty() {
         return Ok(0);
     }
@@ -183,7 +176,7 @@ fn refine_one(
         classes: &stored.classes,
         tags: &tags,
     };
-    let formats = written_per_image(&args.format);
+    let formats = args.formats.written_per_image();
     formats
         .iter()
         .try_for_each(|format| folder.publish(&format.write(&folder.staging(), &input.name, &results)?))

@@ -1,5 +1,5 @@
-//! The folder that `segment`, `refine` and `export` write their results into. A file is written to a staging folder first and
-//! then put in its place, unless what stands there is not vitpcm's own: that is never overwritten.
+//! The output folder of `segment`, `refine` and `export`. Files are written to a staging folder and then moved into
+//! place, but never over a file that vitpcm did not write or that was edited since.
 
 use crate::file_guard::is_same_file;
 use crate::folder_record::{
@@ -19,44 +19,44 @@ use vitpcm_exports::{Destination, ExportError, Folder, Photograph};
 use vitpcm_masks::atomic_file;
 use vitpcm_train::Ranks;
 
-/// What happens to a file in our way that we did not write, or that was edited since.
+/// What happens to an existing file that we did not write or that was edited since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Edited {
-    /// It stays, and our version is put into `.vitpcm/new`.
+    /// It stays, and our version goes to `.vitpcm/new`.
     Stays,
     /// It is moved to `.vitpcm/replaced-N`.
     IsSetAside,
 }
 
-/// What a run is to begin with.
+/// How a run starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// All images are to be done.
+    /// All images are processed.
     Fresh,
-    /// Images that are done stay as they are.
+    /// Finished images are skipped.
     Resumed,
 }
 
-/// An output folder that is written into.
+/// An open output folder.
 pub(crate) struct ResultsFolder {
     out: PathBuf,
     run: u64,
     edited: Edited,
-    /// Where files are moved to.
+    /// Where existing files are moved to.
     aside: PathBuf,
     state: Mutex<State>,
 }
 
 struct State {
     lines: JsonLines,
-    /// Digests of places and contents.
+    /// Digests of file names and contents.
     files: HashSet<u128>,
-    /// Names of files that were not ours, and what became of them.
+    /// Names of files that were not ours, and what happened to them.
     foreign: Vec<(String, Edited)>,
 }
 
 impl ResultsFolder {
-    /// Takes over a folder whose lock is held by the first rank, with what its record says. All ranks call this together.
+    /// Opens a folder that the first rank has locked, with its record. All ranks call this together.
     pub(crate) fn open(
         out: &Path,
         record: FolderRecord,
@@ -66,7 +66,7 @@ impl ResultsFolder {
     ) -> anyhow::Result<ResultsFolder> {
         let FolderRecord { run, files, .. } = record;
         let folder = out.join(FOLDER);
-        // A run with other settings that has done no image is not gone on with.
+        // A run with other settings that finished no image is not continued.
         let is_same = |run: &Run| run.command == command && run.settings == settings;
         let going_on = run.filter(|run| start == Start::Resumed && is_same(run));
         let (id, is_new) = match going_on {
@@ -112,7 +112,7 @@ impl ResultsFolder {
         })
     }
 
-    /// Where files are written before they are put in place, under the same names as in the folder.
+    /// Where files are written before they are moved into place, under the same relative names.
     pub(crate) fn staging(&self) -> PathBuf {
         self.own_folder("staging")
     }
@@ -124,19 +124,19 @@ impl ResultsFolder {
         self.publish(&[name.to_owned()])
     }
 
-    /// A path in the staging folder, which is made.
+    /// A path in the staging folder; creates its parent folders.
     pub(crate) fn staged(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.staging().join(name);
         std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
         Ok(path)
     }
 
-    /// Puts staged files in place.
+    /// Moves staged files into place.
     pub(crate) fn publish(&self, names: &[String]) -> anyhow::Result<()> {
         self.publish_over(names, self.edited)
     }
 
-    /// Puts staged files in place of what is damaged.
+    /// Moves staged files over damaged ones.
     pub(crate) fn publish_over_damage(&self, names: &[String]) -> anyhow::Result<()> {
         self.publish_over(names, Edited::IsSetAside)
     }
@@ -148,14 +148,14 @@ impl ResultsFolder {
         })
     }
 
-    /// Notes that the results of an image are in place.
+    /// Records that an image's results are in place.
     pub(crate) fn image_is_done(&self, name: &str, image: ImageState) -> anyhow::Result<()> {
         let at = since_1970().as_millis() as u64;
         let image = DoneImage { run: self.run, name: name.to_owned(), at, image };
         self.state().lines.append(&Line::Image(image))
     }
 
-    /// Says which files were not ours, and where they or our versions are.
+    /// Reports which files were not ours, and where they or our versions are.
     pub(crate) fn say_what_was_edited(&self, messages: &Messages) {
         let state = self.state();
         for edited in [Edited::Stays, Edited::IsSetAside] {
@@ -190,7 +190,7 @@ impl ResultsFolder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a staged file in place, unless a file that is not ours is there. `digest` tells its content from others.
+    /// Moves a staged file into place, unless a file that is not ours is there. `digest` identifies its content.
     fn put_in_place(
         &self,
         name: &str,
@@ -211,7 +211,7 @@ impl ResultsFolder {
             let state = self.state();
             found.iter().flatten().any(|digest| state.files.contains(digest))
         };
-        // Noted first: a kill in between leaves a file that is known to be ours.
+        // Recorded first, so that a file left by a kill is still known to be ours.
         if found.is_none_or(is_ours) {
             self.note_files([place_digest(name), own])?;
             return move_file(&staged, &place);
@@ -241,12 +241,12 @@ impl ResultsFolder {
 
 impl Drop for ResultsFolder {
     fn drop(&mut self) {
-        // Empty folders and what failed; the next run removes what cannot be removed now.
+        // Empty folders and failed files; the next run removes what cannot be removed now.
         let _ = remove_folder(&self.staging());
     }
 }
 
-/// Writes the record of a new run, which knows the files of those before it, and removes theirs.
+/// Writes the record of a new run, including the files of earlier ones, and deletes the old records.
 fn begin(out: &Path, run: Run, files: &HashSet<u128>) -> anyhow::Result<()> {
     let path = record_file(out, 0);
     let files: Vec<u128> = files.iter().copied().collect();
@@ -275,7 +275,7 @@ fn remove_folder(folder: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Moves a file; folders are made. A folder among the results may be a link to another disk, which only a copy can reach.
+/// Moves a file and creates folders. A results folder may be a link to another disk, which needs a copy.
 fn move_file(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::create_dir_all(to.parent().unwrap_or(to))?;
     match std::fs::rename(from, to) {
@@ -288,10 +288,10 @@ fn move_file(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// A folder of an export within a results folder.
+/// An export's folder within a results folder.
 pub(crate) struct ExportFolder<'a> {
     results: &'a ResultsFolder,
-    /// Its name with a `/`, or nothing for the results folder itself.
+    /// Its name with a `/`, or empty for the results folder itself.
     prefix: String,
     staging: Folder,
     current: String,
@@ -348,7 +348,7 @@ impl Destination for ExportFolder<'_> {
     }
 }
 
-/// Whether a file has the content of another.
+/// Whether two files have the same content.
 fn is_copy(source: &Path, copy: &Path) -> bool {
     let length = |path: &Path| std::fs::metadata(path).map(|about| about.len()).ok();
     let content = |path: &Path| folder_record::sha256_of_file(path).ok();

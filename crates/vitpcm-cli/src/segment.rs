@@ -1,5 +1,5 @@
-//! `vitpcm segment`: masks for images. Decoding, the network and writing go on at the same time, a few images apart,
-//! so that memory does not grow with their number. Several ranks take every so manyth image each.
+//! `vitpcm segment`: masks for images. Decoding, the network and writing run concurrently, a few images apart, so that
+//! memory does not grow with their number. With several ranks, images are dealt out in turn.
 
 mod resume;
 mod stages;
@@ -15,7 +15,7 @@ use crate::folder_record::{self, FolderRecord};
 use crate::image_inputs::{self, Input, TagTable};
 use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports};
-use crate::mask_formats::{self, Format, written_per_image};
+use crate::mask_formats::{Format, FormatOptions};
 use crate::mask_place;
 use crate::model_path;
 use crate::number_bounds;
@@ -51,36 +51,29 @@ pub(crate) struct Args {
     /// Folder for the masks, each named after its image
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The model, as `train`, `verify` or `masks` writes it: the file or the folder [default: the embedded one, which knows the
-    /// 20 classes of PASCAL VOC]
+    /// The model, as `train`, `verify` or `masks` writes it: file or run folder [default: the embedded one, which knows
+    /// the 20 classes of PASCAL VOC]
     #[arg(long, value_name = "FILE|RUN", value_parser = model_path::parser())]
     model: Option<PathBuf>,
     #[command(flatten)]
     tags: TagOptions,
-    /// What to write
-    #[arg(
-        long,
-        value_parser = mask_formats::format_parser(),
-        value_delimiter = ',',
-        default_value = "png",
-        value_name = "FORMAT,…"
-    )]
-    format: Vec<Format>,
-    /// Refine each mask by a dense CRF
+    #[command(flatten)]
+    formats: FormatOptions,
+    /// Refine each mask with a dense CRF
     #[arg(long)]
     crf: bool,
     #[command(flatten)]
     confidence: ConfidenceOptions,
-    /// Continue in --out: skip images that are done and have not changed since; the model and the options must be the same
+    /// Continue in --out: skip images that are done and unchanged; the model and the options must be the same
     #[arg(long)]
     resume: bool,
-    /// Only the images that --tags-file lists; others in PATH are passed over
+    /// Process only the images listed in --tags-file
     #[arg(long, requires = "tags_file")]
     listed_only: bool,
     /// Only the images of this split of --tags-file: `val`, …, or `training` for what `train` learns from and holds out
     #[arg(long, value_name = "NAME", requires = "tags_file")]
     split: Option<String>,
-    /// In --tags-file, objects that VOC's annotations mark as difficult are no tags
+    /// In --tags-file, skip objects that VOC's annotations mark as difficult
     #[arg(long, requires = "tags_file")]
     skip_difficult: bool,
     /// Side in pixels to which images are resized for the network [default: the model's own]
@@ -90,7 +83,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "X,Y,…", value_parser = number_bounds::scale, value_delimiter = ',')]
     scales: Vec<f64>,
     /// Average the scores over the image and its mirror image
-    // `--symmetries` once averaged over all 8 symmetries of the square; scripts that say it get the mirror image.
+    // `--symmetries` used to average over all 8 symmetries of the square; as an alias it now gives the mirror image.
     #[arg(long, alias = "symmetries")]
     flip: bool,
     /// Write the tags of each image, with their probabilities, as JSON; `-` prints them
@@ -105,24 +98,24 @@ pub(crate) struct Args {
 #[derive(clap::Args)]
 #[group(multiple = false)]
 struct TagOptions {
-    /// What is in every image: class names in any case, comma between them
+    /// Tags of every image: class names in any case, separated by commas
     #[arg(long, value_name = "dog,person", value_delimiter = ',')]
     tags: Vec<String>,
-    /// What is in each image: a table (CSV, Excel), JSON tags or a data set; images are named by path or by file name
+    /// Tags of each image: a table (CSV, Excel), JSON tags or a data set; images are named by path or by file name
     #[arg(long, value_name = "FILE")]
     tags_file: Option<PathBuf>,
-    /// Let the model say what is in each image (the default)
+    /// Let the model predict the tags of each image (the default)
     #[arg(long)]
     predict_tags: bool,
     /// Let every class compete in every pixel
     #[arg(long)]
     no_tags: bool,
-    /// Probability from which a predicted tag counts
+    /// Probability from which a tag counts as predicted
     #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction, default_value_t = 0.5, group = "threshold")]
     tag_threshold: f32,
 }
 
-/// Where tags come from, resolved.
+/// The resolved source of tags.
 enum TagSource {
     Given(Vec<usize>),
     Table(TagTable),
@@ -141,7 +134,7 @@ impl TagSource {
         if options.no_tags {
             return Ok(TagSource::Unknown);
         }
-        // What learned from masks needs no tags, unless they are asked for.
+        // Models trained on masks need no tags, unless the user wants them.
         let is_asked = !options.tags.is_empty() || options.predict_tags;
         if segmenter.supervision() == Supervision::Masks && !is_asked {
             return Ok(TagSource::Unknown);
@@ -158,7 +151,7 @@ impl TagSource {
             })
         };
         let mut tags = Vec::new();
-        // As in tag files, a semicolon or a bar parts tags as well as a comma.
+        // As in tag files, semicolons and bars separate tags too.
         let names = options.tags.iter().flat_map(|name| match lookup.index_of(name) {
             Some(_) => vec![name.as_str()],
             None => name.split([';', '|']).filter(|part| !part.trim().is_empty()).collect(),
@@ -172,11 +165,11 @@ impl TagSource {
         Ok(TagSource::Given(tags))
     }
 
-    /// How masks come to their tags, as part of a sentence.
+    /// The source of the tags, as part of a sentence.
     fn description(&self) -> &'static str {
         match self {
             TagSource::Given(_) | TagSource::Table(_) => "tags given",
-            TagSource::Predicted { .. } => "tags found by the model",
+            TagSource::Predicted { .. } => "tags predicted by the model",
             TagSource::Unknown => "every class allowed everywhere",
         }
     }
@@ -188,7 +181,7 @@ impl TagSource {
         }
     }
 
-    /// The tags that a tag file gives an image.
+    /// The tags of an image in the tag file.
     fn recorded(&self, input: &Input) -> Option<&[usize]> {
         match self {
             TagSource::Table(table) => table.tags_of(&input.path),
@@ -231,7 +224,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
             bail!("none of the images belongs to the split `{split}`");
         }
     }
-    let formats = written_per_image(&args.format);
+    let formats = args.formats.written_per_image();
     let limits = session.image_limits();
     let is_there = |input: &Input| {
         formats.iter().all(|format| format.is_done(&args.out, &input.name, limits.max_pixels))
@@ -267,7 +260,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     }
     if num_found > 0 {
         messages.note(format!(
-            "{}: there is no record of how its results were made; {num_found} that are there and whole count as done",
+            "{}: no record of how its results were made; {num_found} complete ones count as done",
             args.out.display()
         ));
     }
@@ -293,10 +286,10 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         Stages { args, segmenter: &segmenter, tags: &tags, results: &results, limits: limits.clone() };
     let written = stages.run(&progress.todo, report.as_mut(), messages, &interrupt)?;
     let [num_written, num_failed] = ranks.sum_counts([written.num_written, written.num_failed]);
-    // Everything is written by now, by all ranks. An export holds what is done, in this run or before.
+    // All ranks have written everything. Exports hold what is done, in this run or earlier ones.
     let [num_not_exported] = ranks.sum_counts([match ranks.is_first() {
         true => {
-            let (formats, classes) = (&mask_formats::exports(&args.format)[..], segmenter.classes());
+            let (formats, classes) = (&args.formats.exports()[..], segmenter.classes());
             let exports = MaskExports {
                 formats,
                 args: &ExportArgs::default(),
@@ -321,7 +314,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let rate = num_written as f64 / seconds.max(1e-9);
     let masks = mask_place::results_place(&args.out, inputs.images.iter().map(|input| input.name.as_str()));
     messages.note(format!(
-        "{} segmented in {seconds:.1} s ({rate:.2} a second), {num_failed} failed; masks are in {}",
+        "{} segmented in {seconds:.1} s ({rate:.2} per second), {num_failed} failed; masks are in {}",
         images(num_written),
         masks.display()
     ));
@@ -337,7 +330,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
                 .map_or("the embedded model".into(), |path| path.display().to_string()),
             tags: tags.description(),
             tag_threshold: args.tags.tag_threshold,
-            links: match written_per_image(&args.format).contains(&Format::Png) {
+            links: match args.formats.written_per_image().contains(&Format::Png) {
                 true => MaskLinks::BesideReport,
                 false => MaskLinks::None,
             },
@@ -352,7 +345,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         }
     }
     if is_interrupted {
-        messages.note("interrupted; the same command with --resume goes on");
+        messages.note("interrupted; the same command with --resume continues");
         return Ok(Outcome::Interrupted);
     }
     if num_written == 0 && num_done == 0 && num_failed > 0 {
@@ -370,8 +363,8 @@ fn check_outputs(
     classes: &Classes,
     session: &Session,
 ) -> anyhow::Result<()> {
-    let (rank, exports) = (session.ranks.rank(), mask_formats::exports(&args.format));
-    let formats = written_per_image(&args.format);
+    let (rank, exports) = (session.ranks.rank(), args.formats.exports());
+    let formats = args.formats.written_per_image();
     let files: Vec<Finished<'_>> = inputs.iter().map(|input| finished(&args.out, input)).collect();
     let report = [args.out.join("report.html"), segment_report::review_file(&args.out, rank)];
     let json = args.json.iter().filter(|path| *path != Path::new("-")).cloned();
@@ -392,7 +385,7 @@ fn check_outputs(
     planned.check(images.chain(others).chain(comparisons.files(inputs)), session)
 }
 
-/// Where the results of an image are.
+/// The paths of an image's results.
 pub(crate) fn finished<'a>(out: &Path, input: &'a Input) -> Finished<'a> {
     let extension = input.path.extension().unwrap_or_default().to_string_lossy();
     Finished {
@@ -419,7 +412,7 @@ fn open_segmenter(args: &Args, session: &Session) -> anyhow::Result<Segmenter> {
     .map_err(usage)
 }
 
-/// What all ranks say of their images, in the order of the inputs; on the first rank, in full.
+/// The tags from all ranks in input order; complete on the first rank only.
 fn tags_of_all(own: Vec<ImageTags>, inputs: &[Input], ranks: &Ranks) -> anyhow::Result<Vec<ImageTags>> {
     let mut all = own;
     if ranks.size() > 1 {

@@ -1,5 +1,5 @@
-//! The report of `vitpcm segment`: a review of each image is stored as its mask is written, and the page is made of those
-//! at the end, also after Ctrl-C, and of what earlier runs stored where one is resumed.
+//! The report of `vitpcm segment`. A review of each image is stored when its mask is written; the page is built from
+//! all of them at the end, also after Ctrl-C, including those of earlier runs when resuming.
 
 use crate::class_names;
 use crate::counting::images;
@@ -19,30 +19,31 @@ use vitpcm_data::{Dataset, ImageLimits, MaskSource, OpenOptions};
 use vitpcm_masks::{Classes, LabelMap, MAX_MASK_PIXELS, mask_files};
 use vitpcm_train::Ranks;
 
-/// Where reviews are stored, below the folder of the masks.
+/// Where reviews are stored, below the masks' folder.
 const FOLDER: &str = ".report";
-/// Pictures in the report, of the images the model is least sure of.
+/// Pictures in the report, of the least confident images.
 const NUM_PICTURES: usize = 48;
-/// Rows of the page; a browser shows so many at once.
+/// Table rows, as many as a browser handles well.
 const MAX_ROWS: usize = 2000;
 
 /// The report's options, as typed.
 #[derive(clap::Args)]
 pub(crate) struct ReportOptions {
-    /// Leave out report.html
+    /// Do not write report.html
     #[arg(long, help_heading = "Report")]
     no_report: bool,
-    /// True masks, named after the images, to score ours by in the report [default: those of the data set, if PATH is one]
+    /// True masks, named after the images, to score against in the report [default: those of the data set, if PATH is
+    /// one]
     #[arg(long, value_name = "DIR", help_heading = "Report")]
     truth: Option<PathBuf>,
-    /// Other masks of the same images, an earlier round's for one: the report shows how far both agree
+    /// Other masks of the same images, e.g. from an earlier round: the report shows how far they agree
     #[arg(long, value_name = "DIR", conflicts_with = "no_report", help_heading = "Report")]
     compare: Option<PathBuf>,
 }
 
 impl ReportOptions {
-    /// What the masks of images, given as files or found below `paths`, are compared with; nothing where no report is
-    /// wanted. `is_result` tells masks that this command made from true ones.
+    /// What the masks are compared with, from the options or from data sets among `paths`; `None` without a report.
+    /// `is_result` recognises masks that this command made, which are no true masks.
     pub(crate) fn comparisons(
         &self,
         (paths, inputs): (&[PathBuf], &[Input]),
@@ -61,7 +62,7 @@ impl ReportOptions {
     }
 }
 
-/// A report being gathered.
+/// A report under construction.
 pub(crate) struct SegmentReport {
     out: PathBuf,
     classes: Classes,
@@ -71,7 +72,7 @@ pub(crate) struct SegmentReport {
 }
 
 impl SegmentReport {
-    /// Begins a report in the folder of the masks; nothing where none is wanted.
+    /// Starts a report in the masks' folder; `None` if it is switched off.
     pub(crate) fn open(
         options: &ReportOptions,
         start: Start,
@@ -104,8 +105,8 @@ impl SegmentReport {
         }))
     }
 
-    /// Adds an image whose results are written. Gives what is wrong with its true mask or the other one, if something is;
-    /// it is reviewed without then.
+    /// Adds an image whose results are written. Returns what is wrong with its true or other mask, if anything; the
+    /// image is then reviewed without it.
     pub(crate) fn add(
         &mut self,
         input: &Input,
@@ -131,8 +132,8 @@ impl SegmentReport {
         Ok(problem.map(|reason| format!("{}: not scored: {reason}", input.path.display())))
     }
 
-    /// Writes the page of all ranks' images, as far as they are among `inputs`; to be called on the first rank, when all
-    /// have added theirs.
+    /// Writes the page from all ranks' images that are among `inputs`. Called on the first rank after all ranks have
+    /// added theirs.
     pub(crate) fn write(self, ending: &Ending<'_>) -> anyhow::Result<PathBuf> {
         let names: HashSet<&str> = ending.inputs.iter().map(|input| input.name.as_str()).collect();
         let paths = review_files(&self.out)?;
@@ -161,7 +162,7 @@ impl SegmentReport {
     }
 }
 
-/// What the reviews of a folder of masks say.
+/// What the reviews of a masks folder say.
 pub(crate) fn judged(out: &Path, classes: &Classes) -> anyhow::Result<Judged> {
     let paths = review_files(out)?;
     let by_name = report::newest_places(&paths, |_| true)?;
@@ -169,15 +170,15 @@ pub(crate) fn judged(out: &Path, classes: &Classes) -> anyhow::Result<Judged> {
     Ok(Judged { trust: Trust::new(&summary), faults: summary.fault_sentences() })
 }
 
-/// What can be said of masks without true ones.
+/// Judgement of masks without true masks.
 pub(crate) struct Judged {
-    /// Nothing where there were no other masks to compare with.
+    /// `None` without other masks to compare with.
     pub(crate) trust: Option<Trust>,
-    /// What is plainly wrong with the masks of classes, a sentence for each fault.
+    /// Obvious faults in the masks of classes, one sentence each.
     pub(crate) faults: Vec<String>,
 }
 
-/// Adds all stored reviews up.
+/// Sums all stored reviews.
 fn summed(
     paths: &[PathBuf],
     by_name: &HashMap<String, Place>,
@@ -189,13 +190,13 @@ fn summed(
     Ok(summary)
 }
 
-/// How a run ended, for the page.
+/// How a run ended.
 pub(crate) struct Ending<'a> {
     pub(crate) inputs: &'a [Input],
     pub(crate) num_failed: usize,
     pub(crate) is_interrupted: bool,
     pub(crate) model: &'a str,
-    /// How masks came to their tags, to follow "… images segmented by …, ".
+    /// The source of the tags, to follow "… images segmented by …, ".
     pub(crate) tags: &'a str,
     pub(crate) tag_threshold: f32,
     pub(crate) links: MaskLinks,
@@ -213,10 +214,10 @@ fn page(reviewed: &Reviewed<'_>, ending: &Ending<'_>) -> Page {
     );
     let num_unknown = ending.inputs.len().saturating_sub(num_images + ending.num_failed);
     if ending.is_interrupted {
-        lead += " The run was interrupted; the same command with <code>--resume</code> goes on.";
+        lead += " The run was interrupted; the same command with <code>--resume</code> continues.";
     } else if num_unknown > 0 {
         lead += &format!(
-            " Of {num_unknown} more there are results, but no review: they were made without a report."
+            " {num_unknown} more have results but no review, because they were made without a report."
         );
     }
     for sentence in reviewed.summary.fault_sentences() {
@@ -233,12 +234,12 @@ fn page(reviewed: &Reviewed<'_>, ending: &Ending<'_>) -> Page {
     page
 }
 
-/// The file that a rank stores its reviews in.
+/// The review file of a rank.
 pub(crate) fn review_file(out: &Path, rank: usize) -> PathBuf {
     out.join(FOLDER).join(format!("images-{rank}.jsonl"))
 }
 
-/// The files of all ranks, of this run and of earlier ones with more.
+/// The review files of all ranks, including those of earlier runs with more ranks.
 fn review_files(out: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let folder = out.join(FOLDER);
     let list = || {
@@ -252,15 +253,15 @@ fn review_files(out: &Path) -> anyhow::Result<Vec<PathBuf>> {
     list().with_context(|| format!("{}", folder.display()))
 }
 
-/// What masks are compared with in a report.
+/// The masks to compare with in a report.
 pub(crate) struct Comparisons {
     truths: Truths,
-    /// Where the others lie, named after the images.
+    /// Folder of the other masks, named after the images.
     others: Option<PathBuf>,
 }
 
 impl Comparisons {
-    /// The files of all, where there are any.
+    /// All existing files among them.
     pub(crate) fn files(&self, inputs: &[Input]) -> Vec<PathBuf> {
         let others =
             self.others.iter().flat_map(|folder| inputs.iter().map(|input| mask_path(folder, input)));
@@ -275,7 +276,7 @@ impl Comparisons {
     }
 }
 
-/// Where in a folder the masks of images lie.
+/// Where in a folder the masks of images are.
 fn others_in(
     folder: &Path,
     inputs: &[Input],
@@ -294,16 +295,16 @@ fn others_in(
     Ok(place)
 }
 
-/// Where true masks are found.
+/// Where true masks come from.
 enum Truths {
-    /// By their names in a folder.
+    /// A folder, by name.
     Folder(PathBuf),
-    /// Those that data sets have for their images.
+    /// The data sets of the images.
     DataSets(HashMap<PathBuf, MaskSource>),
 }
 
 impl Truths {
-    /// The true masks of images, where there are any.
+    /// The true masks of images, as far as they exist.
     fn files(&self, inputs: &[Input]) -> Vec<PathBuf> {
         match self {
             Truths::Folder(folder) => inputs.iter().map(|input| mask_path(folder, input)).collect(),
@@ -311,7 +312,7 @@ impl Truths {
         }
     }
 
-    /// Leaves out masks of data sets that are no true ones: results of an earlier run.
+    /// Without masks of data sets that are results of an earlier run.
     fn without(self, is_result: impl Fn(&Path) -> bool) -> Truths {
         match self {
             Truths::DataSets(mut truths) => {
@@ -329,8 +330,8 @@ impl Truths {
         Ok(Truths::Folder(folder.to_path_buf()))
     }
 
-    /// Masks of the data sets among the paths, where these look like having some and have the model's classes: others
-    /// would be compared by indices that mean something else.
+    /// The true masks of the data sets among the paths, if they have the model's classes; otherwise indices would mean
+    /// different things.
     fn of_data_sets(paths: &[PathBuf], classes: &Classes) -> Truths {
         let mut truths = HashMap::new();
         let has_masks =
@@ -360,7 +361,7 @@ impl Truths {
     }
 }
 
-/// A mask has as many pixels as its image, which was read.
+/// A mask has as many pixels as its image, which was already read.
 fn limits_for(image: &RgbImage) -> ImageLimits {
     let num_pixels = u64::from(image.width()) * u64::from(image.height());
     ImageLimits { max_pixels: num_pixels.max(MAX_MASK_PIXELS) }

@@ -1,4 +1,4 @@
-//! `vitpcm serve`: the viewer, in a browser. Opens the model and says where to look; all else is `vitpcm-viewer`.
+//! `vitpcm serve`: the viewer in a browser. Opens the model and prints the address; the rest is `vitpcm-viewer`.
 
 use crate::allocator;
 use crate::embedded_model;
@@ -16,16 +16,16 @@ use vitpcm_viewer::{Limits, Server};
 #[command(after_help = "Examples:\n  \
     vitpcm serve\n  \
     vitpcm serve --port 0 --model run\n\n\
-    Ctrl-C ends it. Images stay in memory and are gone then; docs/guide/viewer.md describes the page and its API.")]
+    Ctrl-C stops it. Images are kept in memory only; docs/guide/viewer.md describes the page and its API.")]
 pub(crate) struct Args {
-    /// The model, as `train` or `masks` writes it: the file or the folder [default: the embedded one, which knows the 20 classes
-    /// of PASCAL VOC]
+    /// The model, as `train` or `masks` writes it: file or run folder [default: the embedded one, which knows the 20
+    /// classes of PASCAL VOC]
     #[arg(long, value_name = "FILE|RUN", value_parser = model_path::parser())]
     model: Option<PathBuf>,
-    /// Port to listen on; 0 takes any that is free
+    /// Port to listen on; 0 picks a free one
     #[arg(long, value_name = "N", value_parser = number_bounds::port, default_value_t = 7878)]
     port: u16,
-    /// Address to listen on; anything but loopback lets others on the network in, without a password
+    /// Address to listen on; any but loopback admits others on the network, without a password
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
     /// Side in pixels to which images are resized for the network [default: the model's own]
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Number of images kept; the least recently used one makes room
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = number_bounds::places)]
     max_images: u64,
-    /// Memory for images, uploads and answers, in MiB: half for the images kept, half for what is being sent or received
+    /// Memory for images, uploads and responses, in MiB: half for the images kept, half for data in transit
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = number_bounds::memory_budget)]
     max_memory: u64,
     /// Number of open connections; further ones wait
@@ -59,7 +59,7 @@ pub(crate) fn serve(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
             (Segmenter::new(&model, &device, options), "embedded model".as_ref())
         }
     };
-    // Every bound above fits into 64 bits as bytes.
+    // All bounds above fit into 64 bits as bytes.
     let half_of_memory = (args.max_memory << 20) as usize / 2;
     let limits = Limits {
         max_upload_bytes: (args.max_upload << 20) as usize,
@@ -81,7 +81,7 @@ pub(crate) fn serve(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
             server.address()
         ));
     }
-    session.messages.note("the viewer is at the address below; Ctrl-C ends it");
+    session.messages.note("the viewer is at the address below; Ctrl-C stops it");
     output::result(&format!("{}\n", server.url()))?;
     server.run()?;
     Ok(Outcome::Done)

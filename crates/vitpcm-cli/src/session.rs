@@ -1,4 +1,4 @@
-//! What every command takes, and what it becomes before the command runs.
+//! Options of every command, and the session they resolve to.
 
 use crate::file_guard;
 use crate::invocation::Invocation;
@@ -23,22 +23,22 @@ pub struct Common {
     /// Number of threads [default: all cores]
     #[arg(long, global = true, value_name = "N", value_parser = number_bounds::thread_count, help_heading = "Common options")]
     threads: Option<usize>,
-    /// Seed of everything random
+    /// Random seed
     #[arg(long, global = true, value_name = "N", value_parser = number_bounds::seed, default_value_t = 0, help_heading = "Common options")]
     seed: u64,
-    /// Messages and progress off; results and errors stay
+    /// No messages or progress; results and errors stay
     #[arg(long, global = true, help_heading = "Common options")]
     quiet: bool,
-    /// More about training: the parts of the loss and the learning rate
+    /// More about training: the terms of the loss and the learning rate
     #[arg(long, global = true, conflicts_with = "quiet", help_heading = "Common options")]
     verbose: bool,
     /// Largest file loaded into memory, in GiB [default: 1 for lists and settings, 8 for annotations, what weights need]
     #[arg(long, global = true, value_name = "N", value_parser = number_bounds::gigabytes, help_heading = "Common options")]
     max_file_gigabytes: Option<u64>,
-    /// Largest image or mask that is decoded, in megapixels [default: 400; serve: 50]
+    /// Largest image or mask to decode, in megapixels [default: 400; serve: 50]
     #[arg(long, global = true, value_name = "N", value_parser = number_bounds::megapixels, help_heading = "Common options")]
     max_megapixels: Option<u64>,
-    /// A TOML file with any of this command's options, as in `threads = 2`; what is typed wins
+    /// A TOML file with any of this command's options, e.g. `threads = 2`; typed options win
     #[arg(long, global = true, value_name = "FILE.toml", help_heading = "Common options")]
     config: Option<PathBuf>,
 }
@@ -48,28 +48,28 @@ pub struct Session<'a> {
     device: DeviceName,
     precision: Option<Precision>,
     max_pixels: Option<u64>,
-    /// Seed of everything random.
+    /// Random seed.
     pub seed: u64,
-    /// What is said to people.
+    /// Which messages are printed.
     pub messages: Messages,
-    /// The processes that do the work together.
+    /// The cooperating processes.
     pub(crate) ranks: &'a Ranks,
     pub(crate) invocation: Invocation,
     config: Option<PathBuf>,
     pub(crate) role: Role,
 }
 
-/// What a command is run as.
+/// How a command is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// What the user typed.
+    /// By the user.
     Command,
-    /// A part of another command, which tells the result itself.
+    /// As a stage of another command, which reports the result itself.
     Stage,
 }
 
 impl<'a> Session<'a> {
-    /// From what was typed.
+    /// Resolves the typed options.
     pub fn new(common: &Common, invocation: Invocation, ranks: &'a Ranks) -> anyhow::Result<Self> {
         if let Some(threads) = common.threads {
             rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
@@ -91,34 +91,35 @@ impl<'a> Session<'a> {
             },
             ranks,
             invocation,
-            // The file itself was read before the options were parsed.
+            // The file was read before the options were parsed.
             config: common.config.clone(),
             role: Role::Command,
         })
     }
 
-    /// The same for a command that is run as a part of this one.
+    /// A session for a stage of this command.
     pub(crate) fn of_stage(&self, invocation: Invocation) -> Session<'a> {
         Session { invocation, role: Role::Stage, config: self.config.clone(), ..*self }
     }
 
-    /// What is refused before it is decoded.
+    /// Limits on images to decode.
     pub fn image_limits(&self) -> ImageLimits {
         let default = ImageLimits::default();
         ImageLimits { max_pixels: self.max_pixels.unwrap_or(default.max_pixels) }
     }
 
-    /// The largest image, where one was typed.
+    /// The limit on an image's pixels, if typed.
     pub(crate) fn max_pixels(&self) -> Option<u64> {
         self.max_pixels
     }
 
-    /// For what every rank comes upon alike: said by the first one.
+    /// For messages common to all ranks: printed by the first one.
     pub(crate) fn common_messages(&self) -> &Messages {
         if self.ranks.is_first() { &self.messages } else { &Messages::None }
     }
 
-    /// Refuses to write a file that is read, one of `inputs` or the `--config` file, and to write into a folder that is read-only.
+    /// Refuses to write a file that is read (one of `inputs` or the `--config` file), and to write into a read-only
+    /// folder.
     pub fn check_outputs(
         &self,
         inputs: impl IntoIterator<Item = impl AsRef<Path>>,
@@ -130,18 +131,18 @@ impl<'a> Session<'a> {
         file_guard::check(inputs, outputs)
     }
 
-    /// Opens the device for a command that computes with a network.
+    /// Opens the device for inference.
     pub fn open_device(&self) -> anyhow::Result<(Device, Precision)> {
         self.open_device_for(suitable_precision)
     }
 
-    /// Opens the device for a command that trains a network.
+    /// Opens the device for training.
     pub fn open_device_to_train(&self) -> anyhow::Result<(Device, Precision)> {
         self.open_device_for(suitable_training_precision)
     }
 
     fn open_device_for(&self, suitable: fn(&Device) -> Precision) -> anyhow::Result<(Device, Precision)> {
-        // One GPU a rank, where the launcher has not hidden all others from it.
+        // One GPU per rank, unless the launcher already hides the others.
         let own = match self.device {
             DeviceName::Best | DeviceName::Cuda(0) => Some(DeviceName::Cuda(self.ranks.local_rank()).open()),
             _ => None,
@@ -150,9 +151,9 @@ impl<'a> Session<'a> {
             Some(Ok(gpu)) => gpu,
             Some(Err(error)) if self.device == DeviceName::Best => {
                 let device = self.device.open().map_err(usage)?;
-                // A build for GPUs is run for a GPU: without a word, hours would pass before anyone looks.
+                // A build for GPUs that falls back to the CPU says so, rather than running slowly for hours.
                 if cfg!(feature = "cuda") && device.is_cpu() {
-                    self.messages.note(format_args!("{error}: the CPU computes"));
+                    self.messages.note(format_args!("{error}; using the CPU"));
                 }
                 device
             }

@@ -1,4 +1,4 @@
-//! Plain text tables: the first column to the left, the others to the right.
+//! Plain text tables: the first column left-aligned, the others right-aligned.
 
 use crate::printable;
 
@@ -8,7 +8,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table of one row: the heading.
+    /// A table with a heading and no rows.
     pub fn new(heading: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let heading = heading.into_iter().map(|cell| printable::cell(&cell.into()));
         Table { rows: vec![heading.collect()] }
@@ -46,12 +46,12 @@ impl std::fmt::Display for Table {
     }
 }
 
-/// A percentage with two decimals, or a dash where there is none.
+/// A percentage with two decimals, or a dash.
 pub fn percent(value: Option<f64>) -> String {
     value.map_or("–".to_string(), |value| format!("{value:.2}"))
 }
 
-/// A count with thin groups of three digits: 12 345 678.
+/// A count with digits in groups of three: 12 345 678.
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

@@ -1,4 +1,4 @@
-//! Photographs of which a model's tags are known: those of a data set, and others that show none of its classes.
+//! Photographs with known tags: those of a data set, and others that show none of the model's classes.
 
 use crate::image_inputs;
 use crate::interrupt::Interrupt;
@@ -18,7 +18,7 @@ pub(crate) struct PhotographArgs {
     /// The split of --data, or `training` for what `train` learns from [default: all images]
     #[arg(long, value_name = "NAME")]
     split: Option<String>,
-    /// Objects that VOC's annotations mark as difficult are no tags
+    /// Skip objects that VOC's annotations mark as difficult
     #[arg(long)]
     skip_difficult: bool,
     /// Photographs that show none of the model's classes: images or folders
@@ -36,13 +36,13 @@ pub(crate) enum Origin {
 pub(crate) struct Photograph {
     path: PathBuf,
     pub(crate) origin: Origin,
-    /// Classes of the model that it shows, from 1 on.
+    /// The model's classes it shows, from 1 on.
     pub(crate) tags: Vec<usize>,
 }
 
 pub(crate) struct Photographs {
     list: Vec<Photograph>,
-    /// What they and their tags are read from.
+    /// The files that photographs and tags are read from.
     pub(crate) files: Vec<PathBuf>,
     limits: ImageLimits,
     num_failed: usize,
@@ -77,8 +77,7 @@ impl Photographs {
         Ok(Photographs { list, files, limits: session.image_limits(), num_failed })
     }
 
-    /// Hands every photograph that can be read to `look`; returns how many could not be, or nothing where the user
-    /// asked to stop.
+    /// Calls `look` with every readable photograph. Returns how many failed, or `None` if the user asked to stop.
     pub(crate) fn visit(
         &self,
         session: &Session,

@@ -1,5 +1,5 @@
-//! `vitpcm train`: a model from tagged images. What is typed becomes a resolved configuration here; the loop itself is
-//! `vitpcm-train`'s, and `display` shows what it tells.
+//! `vitpcm train`: a model from tagged images. Resolves the typed options to a configuration; the loop is in
+//! `vitpcm-train`, its display in `display`.
 
 mod display;
 
@@ -32,7 +32,7 @@ use vitpcm_train::{
     TrainJob, TrainOutcome, has_saved_state, read_held_out,
 };
 
-/// What is typed.
+/// The options as typed.
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws tagged images to try it on):\n  \
     vitpcm demo --data-only scenes\n  \
@@ -55,19 +55,19 @@ pub struct Args {
     /// Number of epochs
     #[arg(long, value_name = "N", value_parser = number_bounds::epochs)]
     epochs: Option<usize>,
-    /// What the backbone starts from: the weights in this program, random numbers (`none`), or a file, detected
-    /// automatically: a vitpcm model or its run folder, of which the backbone is taken; a ViT of timm, Hugging Face, DINO,
-    /// DINOv2 or Google (.npz); a ResNet of torchvision or Keras [default: embedded]
+    /// Initial weights of the backbone: the embedded ones, random (`none`), or a file, detected automatically: a vitpcm
+    /// model or its run folder (its backbone is used); a ViT of timm, Hugging Face, DINO, DINOv2 or Google (.npz); a
+    /// ResNet of torchvision or Keras [default: embedded]
     #[arg(long, value_name = "FILE|embedded|none", value_parser = model_path::parser_with_words())]
     weights: Option<PathBuf>,
     /// A second round: learn also from the masks that `segment` made of the training images with an earlier model
     #[arg(long, value_name = "DIR")]
     pseudo_masks: Option<PathBuf>,
-    /// Where the features of frozen blocks are kept, with `--set views.pool=N`; rounds over the same images may share it
-    /// [default: features in the run folder]
+    /// Folder for the cached features of frozen blocks, with `--set views.pool=N`; rounds over the same images may
+    /// share it [default: features in the run folder]
     #[arg(long, value_name = "DIR")]
     features: Option<PathBuf>,
-    /// Images that go through the network at a time
+    /// Images per batch
     #[arg(long, value_name = "N", value_parser = number_bounds::batch)]
     batch: Option<usize>,
     #[command(flatten)]
@@ -78,18 +78,18 @@ pub struct Args {
     /// The network's backbone (vit-s16, dinov2-s14-reg, resnet50, …) [default: that of --weights]
     #[arg(long, value_name = "NAME")]
     backbone: Option<String>,
-    /// Change one setting by its dotted key, as in `schedule.rate=3e-4`; may be repeated
+    /// Change one setting by its dotted key, e.g. `schedule.rate=3e-4`; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum PresetName {
-    /// What measured best
+    /// The settings with the best results
     Default,
-    /// What the paper's released code does
+    /// The paper's released code
     Official,
-    /// What the paper's text says
+    /// The paper's text
     Paper,
     /// A small network for drawn scenes, as `vitpcm demo` trains it
     Demo,
@@ -120,7 +120,7 @@ pub(crate) fn train(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     train_as(args, LocalisationKind::Pcm, session)
 }
 
-/// Trains a model that finds things in this way; a resumed run keeps its own.
+/// Trains a model with this kind of localisation; a resumed run keeps its own.
 pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) -> anyhow::Result<Outcome> {
     if !args.data.exists() {
         return Err(usage(anyhow!("{}: there is no such folder or file", args.data.display())));
@@ -140,7 +140,7 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
     if config.model.localisation != localisation && localisation == LocalisationKind::Cam {
         return Err(usage(anyhow!("model.localisation of the run or of --set is not `cam`")));
     }
-    // In 8 bits are only the frozen blocks.
+    // Only frozen blocks run in 8 bits.
     let (device, precision) = session.open_device()?;
     let job = TrainJob {
         data,
@@ -176,7 +176,7 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
             return Ok(Outcome::Interrupted);
         }
         Ending::OutOfPatience => {
-            session.messages.note("no better validation for schedule.patience epochs: training ends");
+            session.messages.note("early stopping: validation did not improve for schedule.patience epochs");
         }
         Ending::Finished => {}
     }
@@ -187,8 +187,8 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
     Ok(if num_warnings > 0 { Outcome::SomeFailed } else { Outcome::Done })
 }
 
-/// What to train and validate on. Where neither the data set nor the user names images to validate on, some are set aside; a
-/// resumed run keeps those that it began with.
+/// The images to train and validate on. If neither the data set nor the user chooses validation images, some are held
+/// out; a resumed run keeps those it started with.
 fn training_data(
     args: &Args,
     dataset: &Dataset,
@@ -202,7 +202,7 @@ fn training_data(
     let names = match args.resuming.resume && has_saved_state(&args.out) {
         true => read_held_out(&args.out).map_err(usage)?,
         false => {
-            // More than are looked at would be lost to the training.
+            // Holding out more than validation looks at would only cost training images.
             let most = config.validation.max_images as f64 / data.training.len().max(1) as f64;
             choose_held_out(&data.training, config.validation.held_out.min(most), config.seed)
         }
@@ -213,18 +213,18 @@ fn training_data(
     })
 }
 
-/// Why a run without images to validate on has none, as a sentence.
+/// Why a run has no validation images, as a sentence.
 pub(crate) fn why_not_measured(job: &TrainJob) -> String {
     match job.data.training.len() {
         count if count < LEAST_IMAGES && job.config.validation.held_out > 0.0 => format!(
-            "{} are too few to set some aside ({LEAST_IMAGES} are enough; --val-share 0.2 does it with fewer).",
+            "{} are too few to hold some out ({LEAST_IMAGES} are enough; --val-share 0.2 holds out some of fewer).",
             images(count)
         ),
-        _ => "no images were set aside.".to_owned(),
+        _ => "no images were held out.".to_owned(),
     }
 }
 
-/// Says what the training images' tags cannot teach.
+/// Warns about what the training images' tags cannot teach.
 fn warn_of_tags(job: &TrainJob, session: &Session) -> anyhow::Result<()> {
     if !session.messages.says_notes() || session.role == Role::Stage {
         return Ok(());
@@ -238,8 +238,8 @@ fn warn_of_tags(job: &TrainJob, session: &Session) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Pseudo-masks lie where `segment --out` put them: named as the data set names its images, or, where the data set's whole
-/// folder was segmented, one folder down.
+/// Pseudo-masks are where `segment --out` put them: named like the data set's images or, if its whole folder was
+/// segmented, one folder down.
 fn with_pseudo_masks(mut data: TrainData, folder: &Path, session: &Session) -> anyhow::Result<TrainData> {
     let all = data.training.len();
     let files = mask_files(folder).map_err(usage)?;
@@ -262,7 +262,7 @@ fn with_pseudo_masks(mut data: TrainData, folder: &Path, session: &Session) -> a
     )))
 }
 
-/// The settings and the initial backbone, from what was typed and, when resuming, from what the run began with.
+/// The settings and initial backbone, from the options and, when resuming, from the run.
 fn resolve(
     args: &Args,
     localisation: LocalisationKind,
@@ -301,7 +301,7 @@ fn initial(
     let mut config = args.preset.config();
     config.seed = session.seed;
     if args.pseudo_masks.is_some() && args.preset == PresetName::Default {
-        // Measured (docs/lab/tried.md): masks that hold for both views make the views agree, and better.
+        // Measured (docs/lab/tried.md): pseudo-masks shared by both views already make the views agree, and better.
         config.losses.et_target = EtTarget::None;
     }
     if localisation == LocalisationKind::Cam {
@@ -320,7 +320,7 @@ fn initial(
         None => {
             let backbone = named.map_or_else(|| BackboneConfig::named(&config.model.backbone), Ok)?;
             config.model.backbone = backbone.name().to_owned();
-            // The demo's settings are made for its own small network from nothing.
+            // The demo's settings are for its own small network, trained from scratch.
             if args.preset != PresetName::Demo {
                 config = config.for_backbone(&backbone).from_scratch();
             }
@@ -332,7 +332,7 @@ fn initial(
     Ok((config, backbone))
 }
 
-/// Refuses settings that contradict what the backbone starts from, which options say and `--set` does not change.
+/// Refuses settings that contradict the initial weights; these come from options, not from `--set`.
 fn check_start(
     config: &TrainConfig,
     weights: Option<&str>,
@@ -360,7 +360,7 @@ fn provenance(args: &Args) -> std::collections::BTreeMap<String, String> {
     known.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Trains on a thread of its own, so that this one can listen to it and to Ctrl-C.
+/// Trains on a separate thread, so that this one can listen to it and to Ctrl-C.
 pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOutcome, usize)> {
     let interrupt = Interrupt::listen();
     let stop = AtomicBool::new(false);
@@ -373,7 +373,7 @@ pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOut
             vitpcm_train::train(job, session.ranks, &sender, &stop)
         });
         display.listen(&receiver, &interrupt, &stop);
-        trainer.join().map_err(|_| anyhow!("the training stopped by a bug; please report it"))
+        trainer.join().map_err(|_| anyhow!("a bug stopped the training; please report it"))
     })?;
     if let Ok(outcome) = &result {
         display.write_report(State::Ended(outcome.ending));

@@ -1,5 +1,5 @@
-//! The report of `vitpcm train`: written at each validation and at the end, from the run folder alone (metrics.csv,
-//! config.toml, the reviews of the last validation), so that a resumed run shows what came before.
+//! The report of `vitpcm train`, written at each validation and at the end. It is built from the run folder alone
+//! (metrics.csv, config.toml, the last validation's reviews), so a resumed run shows its whole history.
 
 use crate::counting::{counted, images};
 use crate::invocation::Invocation;
@@ -15,7 +15,7 @@ use vitpcm_train::{Ending, RunSummary, TrainJob};
 /// Reviews of the last validation, below the run folder.
 const REVIEWS: &str = ".report/validation.jsonl";
 
-/// How far a run has come, for the page.
+/// State of the run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Running,
@@ -34,14 +34,14 @@ impl<'a> TrainReport<'a> {
         TrainReport { job, invocation, reviews: job.out.join(REVIEWS) }
     }
 
-    /// Keeps what a validation said of its images.
+    /// Stores the reviews of a validation.
     pub(crate) fn keep(&self, reviews: &[Review]) -> anyhow::Result<()> {
         let folder = self.reviews.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
         report::write_all(&self.reviews, reviews)
     }
 
-    /// The verdict on the model that was kept.
+    /// The verdict on the kept model.
     pub(crate) fn verdict(&self) -> anyhow::Result<Verdict> {
         let curves = Curves::read(&self.job.out.join("metrics.csv"))?;
         let reviews = report::read_all(&self.reviews)?;
@@ -79,7 +79,7 @@ impl<'a> TrainReport<'a> {
             page.figure("best score", &format!("{score:.2}"), &format!("epoch {epoch}"));
         }
         reviewed.put_figures(&mut page);
-        page.section("course", "Course of the training", curves.charts());
+        page.section("course", "Training curves", curves.charts());
         reviewed.put_sections(&mut page);
         page.section("verdict", "Verdict", verdict.map_or(String::new(), |verdict| verdict.html()));
         page.origin_section(self.invocation, &self.config()?);
@@ -96,16 +96,18 @@ impl<'a> TrainReport<'a> {
         );
         lead += &match self.job.config.model.weights.as_deref() {
             Some("embedded") => "Its backbone started from the embedded weights. ".to_owned(),
-            Some("none") => "It started from random numbers. ".to_owned(),
+            Some("none") => "It started from random weights. ".to_owned(),
             Some(file) => format!("Its backbone started from {}. ", escaped(file)),
             None => String::new(),
         };
         lead += match state {
             State::Running => "The run goes on.",
             State::Ended(Ending::Finished) => "All epochs are done.",
-            State::Ended(Ending::OutOfPatience) => "The run ended because validation got no better any more.",
+            State::Ended(Ending::OutOfPatience) => {
+                "The run ended early because validation stopped improving."
+            }
             State::Ended(Ending::Interrupted) => {
-                "The run was interrupted; the same command with <code>--resume</code> goes on."
+                "The run was interrupted; the same command with <code>--resume</code> continues."
             }
         };
         if let Some(verdict) = verdict {
@@ -120,8 +122,8 @@ impl<'a> TrainReport<'a> {
                 false => "these figures and the choice of the best epoch",
             };
             lead += &format!(
-                " Masks below are of the model after epoch {epoch}, tags given: {}, {} with true masks, which serve {serve}, \
-                 never the learning.",
+                " Masks below are of the model after epoch {epoch}, tags given: {}, {} with true masks, used for {serve}, \
+                 never for training.",
                 images(run.num_validation_images),
                 run.num_validation_masks
             );

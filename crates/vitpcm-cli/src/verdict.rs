@@ -1,5 +1,5 @@
-//! The verdict on a trained model: which classes it recognises in images that it did not learn from, compared with chance, how
-//! steady that was from epoch to epoch, and what to do about the rest. In words for the terminal and the report.
+//! The verdict on a trained model: which classes it recognises in held-out images better than chance, how stable that
+//! was over the epochs, and what to do about the rest. Worded for the terminal and the report.
 
 use crate::counting::{counted, images};
 use crate::printable;
@@ -8,21 +8,21 @@ use crate::table::Table;
 use vitpcm::Review;
 use vitpcm_masks::Classes;
 
-/// With fewer images of either kind, with the class and without it, a class is not judged.
+/// A class is judged from this many images with it and as many without it.
 const LEAST_IMAGES: usize = 3;
-/// Standard deviations above one half from which a class counts as recognised: chance reaches it once in twenty times.
+/// Standard deviations above one half from which a class counts as recognised: one-sided 5 % level.
 const CHANCE_DEVIATIONS: f64 = 1.645;
-/// From so many images of each kind on, a score that chance reaches says that the class is not recognised.
+/// From this many images of each kind on, a score within chance means that the class is not recognised.
 const ENOUGH_IMAGES: usize = 10;
-/// Percentage points of tag F1 by which a steady course may vary.
+/// Range of tag F1, in percentage points, that counts as stable.
 const STEADY_POINTS: f64 = 5.0;
 /// Classes named in a sentence.
 const NAMED: usize = 3;
 
-/// What was measured on.
+/// The images it was measured on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MeasuredOn {
-    /// Images set aside by `train` itself.
+    /// Images that `train` held out itself.
     HeldOut,
     /// The data set's own validation split, or the user's.
     ValidationSplit,
@@ -41,7 +41,7 @@ impl MeasuredOn {
 #[derive(Debug)]
 pub(crate) enum Verdict {
     Measured(Measured),
-    /// Nothing was set aside: why, as a sentence.
+    /// Nothing was held out; the reason, as a sentence.
     NotMeasured(String),
 }
 
@@ -57,13 +57,13 @@ pub(crate) struct Measured {
 #[derive(Debug)]
 struct ClassVerdict {
     name: String,
-    /// Images with it that were learned from, and that were not.
+    /// Numbers of training and held-out images with it.
     num_learned: usize,
     num_measured: usize,
-    /// Of all pairs of an image with the class and one without, the share in which the first has the higher probability: the
-    /// area under the ROC curve. Chance gives ½.
+    /// Area under the ROC curve of its tag probability: the fraction of pairs (image with the class, image without)
+    /// ranked correctly. Chance gives ½.
     ranked_right: Option<f64>,
-    /// The masks of those that were not learned from.
+    /// Faults in the masks of held-out images.
     faults: FaultCounts,
     finding: Finding,
 }
@@ -73,11 +73,11 @@ enum Finding {
     Well,
     Mostly,
     Weakly,
-    /// Its masks are plainly wrong, whatever its tags' probabilities say.
+    /// Its masks have an obvious fault, whatever its tag probabilities.
     Faulty(MaskFault),
-    /// Not told from chance by images enough.
+    /// Within chance, on enough images.
     Chance,
-    /// Not told from chance by few images.
+    /// Within chance, on few images.
     Unclear,
     NotMeasured,
 }
@@ -85,7 +85,7 @@ enum Finding {
 impl Finding {
     fn new(ranked_right: f64, num_with: usize, num_without: usize) -> Finding {
         let (with, without) = (num_with as f64, num_without as f64);
-        // Of the Mann-Whitney statistic where both kinds of images are ranked alike.
+        // Standard deviation of the Mann-Whitney statistic under the null hypothesis.
         let deviation = ((with + without + 1.0) / (12.0 * with * without)).sqrt();
         let is_better = ranked_right - 0.5 > CHANCE_DEVIATIONS * deviation;
         let are_enough = num_with.min(num_without) >= ENOUGH_IMAGES;
@@ -124,7 +124,7 @@ enum Course {
 }
 
 impl Course {
-    /// From all validations' tag F1 in their order; nothing where there are too few to see a course.
+    /// From the tag F1 of all validations in order; `None` if there are too few.
     fn new(tag_f1: &[f64]) -> Option<Course> {
         let num_last = (tag_f1.len() / 3).max(3);
         let (before, last) = tag_f1.split_at_checked(tag_f1.len().checked_sub(num_last)?)?;
@@ -133,7 +133,7 @@ impl Course {
         let low = last.iter().copied().fold(f64::INFINITY, f64::min);
         let high = last.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Some(match high - low {
-            // Nothing to compare with, or nothing found that could be right.
+            // No earlier validation to compare with, or no correct tag at all.
             _ if before.is_empty() || high == 0.0 => return None,
             _ if mean(last) - mean(before) > STEADY_POINTS => Course::Rising(mean(before), mean(last)),
             spread if spread <= STEADY_POINTS => Course::Steady(low, high),
@@ -160,8 +160,7 @@ impl Course {
 }
 
 impl Verdict {
-    /// From the reviews of the model that was kept, the number of images by class that it learned from, and the tag F1 of all
-    /// validations.
+    /// From the kept model's reviews, the number of training images per class, and the tag F1 of all validations.
     pub(crate) fn new(
         on: MeasuredOn,
         classes: &Classes,
@@ -207,7 +206,7 @@ impl Verdict {
         }
     }
 
-    /// For the terminal: the classes, the course, and the verdict as the last line.
+    /// For the terminal: the classes, the trend, and the verdict as the last line.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         if let Verdict::Measured(measured) = self {
@@ -310,9 +309,8 @@ impl Measured {
 
     fn html(&self) -> String {
         let mut html = format!(
-            "<p class=\"note\">Measured on {}, which were not learned from: of all pairs of one with the class and one without, \
-             the share in which the first gets the higher probability. Chance ranks 50 % right. Images are counted that have \
-             the class as a tag.</p>\n<div class=\"panel\"><table>\n<thead><tr><th>class</th><th>learned from</th><th>measured on</th>\
+            "<p class=\"note\">Measured on {}, which were not trained on: the fraction of pairs (an image with the class, one without) in which the \
+             first has the higher probability. Chance is 50 %. The columns count images with the tag.</p>\n<div class=\"panel\"><table>\n<thead><tr><th>class</th><th>learned from</th><th>measured on</th>\
              <th>ranked right</th><th class=\"left\">verdict</th></tr></thead>\n<tbody>\n",
             self.on.counted(self.num_images)
         );
@@ -336,7 +334,7 @@ impl ClassVerdict {
     }
 }
 
-/// The first classes by name, with a remark each.
+/// The first classes by name, each with a remark.
 fn named(classes: &[&ClassVerdict], remark: impl Fn(&ClassVerdict) -> String) -> String {
     let shown = classes.iter().take(NAMED);
     let shown: Vec<String> =
@@ -348,7 +346,7 @@ fn named(classes: &[&ClassVerdict], remark: impl Fn(&ClassVerdict) -> String) ->
     }
 }
 
-/// The share of pairs whose first has the higher score; equal scores count half.
+/// The fraction of correctly ranked pairs; ties count half.
 fn ranked_right(with: &[f32], without: &[f32]) -> f64 {
     let pairs = with.iter().flat_map(|a| without.iter().map(move |b| (a, b)));
     let points: f64 = pairs
@@ -369,7 +367,8 @@ fn ranked_right(with: &[f32], without: &[f32]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Images of the first class, of the second and of none; the first is recognised, the second gets any probability.
+    /// Images of the first class, of the second and of neither; the first is recognised, the second gets random
+    /// probabilities.
     fn reviews(count: usize) -> Vec<Review> {
         let review = |i: usize| {
             let tags = [vec![1], vec![2], vec![]][i % 3].clone();
@@ -414,7 +413,7 @@ mod tests {
         assert!(text.contains("6 held-out images are too few to say"), "{text}");
         assert_eq!(Finding::new(0.8, 3, 9), Finding::Unclear);
         assert_eq!(Finding::new(0.45, 3, 9), Finding::Chance);
-        // Of 1000 scores alike, three deviations are 0.03.
+        // With 1000 images of each kind, three standard deviations are 0.03.
         assert_eq!(Finding::new(0.60, 1000, 1000), Finding::Weakly);
         assert_eq!(Finding::new(0.51, 1000, 1000), Finding::Chance);
     }
@@ -441,10 +440,9 @@ mod tests {
         });
         let verdict = Verdict::new(MeasuredOn::HeldOut, &classes, &[0, 80, 14], &reviews, &[]);
         let (text, sentence) = (verdict.text(), verdict.sentence());
-        assert!(text.contains("its masks mark the corners of the pictures"), "{text}");
+        assert!(text.contains("its masks mark the corners of the images"), "{text}");
         assert!(!text.contains("recognised well"), "{text}");
-        let expected =
-            "Masks mark the corners of the pictures, seldom a thing: `rust` (12 of 12 images). Do not use";
+        let expected = "Masks mark the corners of the images, which seldom show the object: `rust` (12 of 12 images). Do not use";
         assert!(
             sentence.starts_with("No class can be relied on") && sentence.contains(expected),
             "{sentence}"

@@ -1,5 +1,5 @@
-//! `vitpcm verify`: DeepLabV2 trained on pseudo-masks and scored on true ones. What is typed becomes a resolved
-//! configuration here; the loop itself is `vitpcm-train`'s, and this file shows what it tells.
+//! `vitpcm verify`: trains DeepLabV2 on pseudo-masks and scores it on true masks. Resolves the typed options to a
+//! configuration and displays the run; the loop is in `vitpcm-train`.
 
 use crate::class_names::{self, CLASS_LIST};
 use crate::compared_masks::read_names;
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// Images to train on
     #[arg(long, value_name = "DIR")]
     images: PathBuf,
-    /// Their pseudo-masks: PNG, one class index a pixel, named after the images; 255 is not learned from
+    /// Their pseudo-masks: PNG with one class index per pixel, named after the images; 255 is ignored
     #[arg(long, value_name = "DIR")]
     masks: PathBuf,
     /// Images to score on
@@ -68,10 +68,10 @@ pub(crate) struct Args {
     /// Score only on the names listed in this file
     #[arg(long, value_name = "FILE")]
     val_list: Option<PathBuf>,
-    /// `voc`, `coco`, or a file with one class name a line [default: classes.txt beside the masks]
+    /// `voc`, `coco`, or a file with one class name per line [default: classes.txt next to the masks]
     #[arg(long, value_name = "voc|coco|FILE")]
     classes: Option<String>,
-    /// The network's backbone: resnet50, resnet101, or resnet-nano to try things out [default: what --weights hold]
+    /// The network's backbone: resnet50, resnet101, or resnet-nano for quick trials [default: that of --weights]
     #[arg(long, value_name = "NAME")]
     backbone: Option<String>,
     /// Pretrained ResNet: ImageNet weights of torchvision or Keras (.h5 converted, TensorFlow.js model.json), or a vitpcm
@@ -84,29 +84,29 @@ pub(crate) struct Args {
     /// Number of epochs, instead of steps
     #[arg(long, value_name = "N", value_parser = number_bounds::steps)]
     epochs: Option<u64>,
-    /// Images a step [default: 10]
+    /// Images per step [default: 10]
     #[arg(long, value_name = "N", value_parser = number_bounds::batch)]
     batch: Option<usize>,
-    /// Pixels whose class has a lower score than this are not learned from, where NAME.npz lies beside a mask
+    /// Ignore pixels whose class scores lower than this, if NAME.npz is next to a mask
     #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction)]
     min_confidence: Option<f32>,
-    /// Change one setting by its dotted key, as in `schedule.rate=1e-3`; may be repeated
+    /// Change one setting by its dotted key, e.g. `schedule.rate=1e-3`; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Scales over which the final scores are averaged
+    /// Scales to average the final scores over
     #[arg(long, value_name = "X,Y,…", value_parser = number_bounds::scale, value_delimiter = ',', default_value = "0.5,0.75,1,1.25,1.5")]
     scales: Vec<f64>,
     /// Score the masks after a dense CRF as well
     #[arg(long)]
     crf: bool,
-    /// Write the final scores as JSON also here; `-` prints them
+    /// Also write the final scores as JSON here; `-` prints them
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
     crf_options: CrfOptions,
 }
 
-/// What `scores.json` holds: the last network on all images with truth, without tags.
+/// The content of `scores.json`: the final network on all images with true masks, without tags.
 #[derive(Serialize)]
 struct Report {
     num_images: usize,
@@ -175,7 +175,7 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     Ok(if num_warnings + num_failed > 0 { Outcome::SomeFailed } else { Outcome::Done })
 }
 
-/// Refuses to write over what is learned from or scored on.
+/// Refuses to overwrite training or validation files.
 fn check_outputs(args: &Args, images: [&Vec<MaskedImage>; 2], session: &Session) -> anyhow::Result<()> {
     let images = images.into_iter().flatten();
     let images = images
@@ -187,7 +187,7 @@ fn check_outputs(args: &Args, images: [&Vec<MaskedImage>; 2], session: &Session)
     session.check_outputs(images.chain(files).chain(named).chain([class_list.as_path()]), outputs)
 }
 
-/// The classes that are named, or listed in the folder of the masks or in that in which they lie.
+/// The named classes, or the list in the masks' folder or its parent.
 fn class_list(args: &Args, place: &Path) -> anyhow::Result<Classes> {
     if let Some(text) = &args.classes {
         return class_names::named(text);
@@ -196,13 +196,13 @@ fn class_list(args: &Args, place: &Path) -> anyhow::Result<Classes> {
     match lists.iter().find(|list| list.is_file()) {
         Some(list) => Ok(Classes::from_file(list)?),
         None => bail!(
-            "{}: there is no such file; say --classes voc, coco, or a file with one name a line",
+            "{}: there is no such file; say --classes voc, coco, or a file with one name per line",
             lists[0].display()
         ),
     }
 }
 
-/// Images with their masks, and the folder in which the masks lie.
+/// Images with their masks, and the folder of the masks.
 fn paired(
     images: &Path,
     masks: &Path,
@@ -229,12 +229,12 @@ fn paired(
     Ok((found.pairs, found.way.second_place(masks)))
 }
 
-/// Whether unsure pixels can be told: not without scores.
+/// Checks that there are scores, without which low-confidence pixels are unknown.
 fn check_scores(masks: &Path, training: &[MaskedImage], messages: &Messages) -> anyhow::Result<()> {
     let without = training.iter().filter(|image| !image.scores.is_file()).count();
     if without == training.len() {
         bail!(
-            "{}: no mask has scores beside it, which unsure pixels are told by; `vitpcm segment --format png,npz` writes both",
+            "{}: --min-confidence needs scores next to the masks; `vitpcm segment --format png,npz` writes both",
             masks.display()
         );
     }
@@ -244,7 +244,7 @@ fn check_scores(masks: &Path, training: &[MaskedImage], messages: &Messages) -> 
     Ok(())
 }
 
-/// The settings and the initial backbone, from what was typed and, when resuming, from what the run began with.
+/// The settings and initial backbone, from the options and, when resuming, from the run.
 fn resolve(
     args: &Args,
     num_images: usize,
@@ -286,7 +286,7 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(VerifyConfig, Veri
             config.model.backbone = variant.name.to_owned();
         }
         session.messages.note(format!(
-            "no --weights: {} starts from random numbers; weights pretrained on ImageNet are the usual way",
+            "no --weights: {} starts from random weights; ImageNet weights are usual",
             config.model.backbone
         ));
         return Ok((config.from_scratch(), VerifyBackbone::Scratch));
@@ -314,7 +314,8 @@ fn provenance(args: &Args) -> BTreeMap<String, String> {
     known.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Trains on a thread of its own, so that this one can listen to it and to Ctrl-C. Also how many inputs were left out.
+/// Trains on a separate thread, so that this one can listen to it and to Ctrl-C. Also returns how many inputs were left
+/// out.
 fn train(
     job: &VerifyJob,
     messages: &Messages,
@@ -329,7 +330,7 @@ fn train(
             train_on_masks(job, &sender, stop)
         });
         display.listen(&receiver, interrupt, stop);
-        trainer.join().map_err(|_| anyhow!("the training stopped by a bug; please report it"))
+        trainer.join().map_err(|_| anyhow!("a bug stopped the training; please report it"))
     })?;
     display.bar.finish_and_clear();
     match result {
@@ -341,8 +342,8 @@ fn train(
     }
 }
 
-/// The last network on all images with truth, as it is tested: several scales and flips, and after the CRF if asked. How
-/// many images failed; nothing where it was interrupted.
+/// Scores the final network on all images with true masks, at several scales with flips, and after the CRF if
+/// requested. Returns the number of failures; `None` if interrupted.
 fn score(
     args: &Args,
     job: &VerifyJob,
@@ -404,7 +405,7 @@ fn score(
     Ok(Some(num_failed))
 }
 
-/// What people see: a few live lines on a terminal, plain lines elsewhere.
+/// The display of a run: a few live lines on a terminal, plain lines elsewhere.
 struct Display<'a> {
     messages: &'a Messages,
     bar: ProgressBar,

@@ -202,7 +202,7 @@ fn tables_of_other_kinds_are_read_or_asked_about() {
     );
     // 0 and 1 are classes, and it is said what that means.
     desk.file("leaves/tags.csv", "image,label\nscene-0000.png,0\nscene-0001.png,1\n");
-    demand(&desk.check(&["data", "inspect", "leaves"], 0), &["the classes are numbers", "write the names"]);
+    demand(&desk.check(&["data", "inspect", "leaves"], 0), &["the classes are numbers", "use class names"]);
 }
 
 #[test]

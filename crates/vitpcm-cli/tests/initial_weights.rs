@@ -117,7 +117,7 @@ fn random_numbers_are_for_those_who_ask() {
     let folder = folder_with_scenes();
     let root = folder.path();
     let said = run(root, &format!("{SMALL} --weights none --backbone vit-nano16 --out run"), 0);
-    assert!(said.contains("vit-nano16 starts from random numbers"), "{said}");
+    assert!(said.contains("vit-nano16 starts from random weights"), "{said}");
     assert!(read(&root.join("run/config.toml")).contains("weights = \"none\""));
     let inspected = run(root, "model inspect run/model.safetensors", 0);
     assert!(inspected.contains("random numbers"), "{inspected}");

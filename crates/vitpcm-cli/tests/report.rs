@@ -132,7 +132,7 @@ fn tags_that_contradict_the_scores_are_listed() {
     assert!(html.contains("Likely tag mistakes") && html.contains("in 2 tagged images"), "no tag section");
     // The random network gives no class a tenth or nine tenths, or it does: the count is that of the rows.
     let listed =
-        html.matches("given, but hardly found").count() + html.matches("not given, but found").count();
+        html.matches("given, but improbable").count() + html.matches("not given, but probable").count();
     assert!(html.contains(&format!("<dd>{listed} <small>to look at")), "{listed} rows");
 }
 
@@ -155,7 +155,7 @@ fn a_resumed_run_reports_what_was_done_before() {
     scratch.check(&segment(&["scenes/images", "--no-report"]), 0);
     assert!(!scratch.path("out/report.html").exists() && !scratch.path("out/.report").exists());
     scratch.check(&segment(&["scenes/images", "--resume"]), 0);
-    assert!(scratch.report("out").contains("Of 6 more there are results, but no review"));
+    assert!(scratch.report("out").contains("6 more have results but no review"));
 }
 
 #[cfg(unix)]

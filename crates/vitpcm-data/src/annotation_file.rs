@@ -1,5 +1,5 @@
-//! Files of annotations, in whole or item by item: regular files of a bounded length. Opening a pipe would wait for ever,
-//! and a file that is longer than any data set's would take all memory.
+//! Opens and reads annotation files, whole or item by item: only regular files up to a size limit. A pipe would block
+//! for ever, and an oversized file would exhaust memory.
 
 use crate::text_encoding::utf8_text;
 use serde::Deserializer;
@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use vitpcm_masks::text_file;
 
-/// The longest file of annotations that is read: several times COCO's, LVIS' and Open Images'.
+/// Size limit: several times COCO's, LVIS' and Open Images' annotations.
 const MAX_BYTES: u64 = 8 << 30;
 
 /// Opens a file of annotations.
@@ -36,8 +36,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a JSON file that is a list, or an object, item by item; what follows a broken item is not read. Items of an
-/// object come with their keys.
+/// Reads a JSON list or object item by item; stops at a malformed item. Items of an object come with their keys.
 pub(crate) fn read_json_items(
     path: &Path,
     what: &'static str,
@@ -84,7 +83,7 @@ mod tests {
     fn what_is_no_file_or_far_too_long_is_refused_unread() {
         let folder = tempfile::tempdir().unwrap();
         let long = folder.path().join("tags.csv");
-        // Takes no room: there is nothing in it.
+        // A sparse file, which takes no space.
         File::create(&long).unwrap().set_len(MAX_BYTES + 1).unwrap();
         let pipe = folder.path().join("pipe.csv");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -1,6 +1,7 @@
-//! One AV1 picture from its bytes (feature `avif`), by rav1d without its assembly. rav1d speaks dav1d's C interface, so that this is the
-//! one file of the crate with unsafe code. A panic inside rav1d ends the program, because C functions cannot unwind, and rav1d 1.1.0
-//! panics on some damaged pictures (`decode.rs`, `on_error`): AVIF is a feature, and off by default, for this reason.
+//! Decodes one AV1 picture (feature `avif`) with rav1d, without its assembly. rav1d has dav1d's C interface, so this is
+//! the crate's only file with unsafe code. A panic inside rav1d aborts the program, because C functions cannot unwind,
+//! and rav1d 1.1.0 panics on some damaged pictures (`decode.rs`, `on_error`): this is why AVIF is a feature that is off
+//! by default.
 
 use heifer::heifer_hevc_dec::recon::Frame;
 use rav1d::include::dav1d::data::Dav1dData;
@@ -36,7 +37,7 @@ struct Decoder(Option<Dav1dContext>);
 impl Decoder {
     fn open(max_pixels: u64) -> Result<Self, String> {
         let mut settings = MaybeUninit::<Dav1dSettings>::uninit();
-        // SAFETY: the call writes all of the settings, whatever was there.
+        // SAFETY: the call initialises all settings.
         let mut settings = unsafe {
             dav1d_default_settings(NonNull::from(&mut settings).cast());
             settings.assume_init()
@@ -45,7 +46,7 @@ impl Decoder {
         settings.max_frame_delay = 1;
         settings.frame_size_limit = u32::try_from(max_pixels).unwrap_or(u32::MAX);
         let mut context = None;
-        // SAFETY: both point to values that live until the call returns.
+        // SAFETY: both pointers are to values that live until the call returns.
         let result =
             unsafe { dav1d_open(Some(NonNull::from(&mut context)), Some(NonNull::from(&mut settings))) };
         if result.0 != 0 {
@@ -61,7 +62,7 @@ impl Decoder {
             return Err(failed("read this picture", sent.0));
         }
         let mut picture = Picture(Dav1dPicture::default());
-        // SAFETY: as above; an empty picture holds nothing that would be lost by writing over it.
+        // SAFETY: as above; an empty picture owns nothing that overwriting it would leak.
         let result = unsafe { dav1d_get_picture(self.0, Some(NonNull::from(&mut picture.0))) };
         if result.0 != 0 {
             return Err(failed("read this picture", result.0));
@@ -83,10 +84,10 @@ struct Data(Dav1dData);
 impl Data {
     fn copy_of(stream: &[u8]) -> Result<Self, String> {
         let mut data = Data(Dav1dData::default());
-        // SAFETY: the call writes `data.0`, which holds nothing yet.
+        // SAFETY: the call writes `data.0`, which is empty.
         let buffer = unsafe { dav1d_data_create(Some(NonNull::from(&mut data.0)), stream.len()) };
         let buffer = NonNull::new(buffer).ok_or("no memory for an AVIF picture")?;
-        // SAFETY: the buffer is new and as long as was asked for.
+        // SAFETY: the buffer is new and has the requested length.
         unsafe { buffer.as_ptr().copy_from_nonoverlapping(stream.as_ptr(), stream.len()) };
         Ok(data)
     }
@@ -94,7 +95,7 @@ impl Data {
 
 impl Drop for Data {
     fn drop(&mut self) {
-        // SAFETY: `self.0` is valid; where the decoder took the buffer it is empty.
+        // SAFETY: `self.0` is valid; it is empty if the decoder took the buffer.
         unsafe { dav1d_data_unref(Some(NonNull::from(&mut self.0))) }
     }
 }
@@ -115,7 +116,7 @@ impl Picture {
         let chroma =
             if chroma_format == 0 { (0, 0) } else { (width.div_ceil(across), height.div_ceil(down)) };
         let padded = (width.next_multiple_of(across), height.next_multiple_of(down));
-        // SAFETY: the sequence header is held by the picture.
+        // SAFETY: the picture keeps the sequence header alive.
         let header = self.0.seq_hdr.map(|header| unsafe { header.as_ref() });
         Ok(Frame {
             widths: [padded.0 as u32, chroma.0 as u32, chroma.0 as u32],
@@ -132,7 +133,7 @@ impl Picture {
         })
     }
 
-    /// One plane of `size` (width, height), its last column and row repeated up to `padded`.
+    /// One plane of `size` (width, height), with its last column and row replicated up to `padded`.
     fn plane(&self, index: usize, size: (usize, usize), padded: (usize, usize)) -> Result<Vec<u16>, String> {
         if size.0 == 0 || size.1 == 0 {
             return Ok(Vec::new());

@@ -1,5 +1,5 @@
-//! AVIF pictures (feature `avif`): tiles put together, transparency, cuts and turns, as the container asks for. The container is read by
-//! heifer, which also knows how colours are stored; `av1_picture.rs` decodes what is in it.
+//! AVIF pictures (feature `avif`): assembles tiles and applies transparency, crop and rotation as the container
+//! specifies. heifer parses the container and converts colours; `av1_picture.rs` decodes the AV1 data.
 
 use crate::av1_picture::decode_av1;
 use crate::heif_file::kept_by;
@@ -9,13 +9,13 @@ use heifer::heifer_hevc_dec::recon::Frame;
 use heifer::heifer_isobmff::boxes::{ColorInfo, Property};
 use heifer::heifer_isobmff::{HeifFile, ItemId};
 
-/// Pictures within pictures: a grid of coded tiles, and one step to spare.
+/// Nesting limit: a grid of coded tiles, plus one level.
 const MAX_DEPTH: usize = 2;
 
-/// H.273's matrix of pictures whose planes are green, blue and red.
+/// H.273's identity matrix: the planes are green, blue and red.
 const IDENTITY: u16 = 0;
 
-/// The primary picture of an AVIF file, upright, none of its parts larger than `max_pixels`.
+/// The primary picture of an AVIF file, upright, with no part larger than `max_pixels`.
 pub(crate) fn decode(bytes: &[u8], max_pixels: u64) -> Result<Image<u8>, String> {
     let container = Container { file: HeifFile::parse(bytes).map_err(text)?, max_pixels };
     container.picture(container.file.primary_id, 0)
@@ -31,14 +31,14 @@ struct Container<'a> {
 }
 
 impl Container<'_> {
-    /// One picture with its transparency, cut and turned.
+    /// One picture with transparency, crop and rotation applied.
     fn picture(&self, id: ItemId, depth: usize) -> Result<Image<u8>, String> {
         let mut image = self.untransformed(id, depth)?;
         let alpha = self.file.referencing_items(id, b"auxl").into_iter().find(|&aux| self.is_alpha(aux));
         if let Some(alpha) = alpha {
             let alpha = self.untransformed(alpha, depth)?;
             if (alpha.width, alpha.height) != (image.width, image.height) {
-                return Err("its transparency is not of the picture's size".to_string());
+                return Err("its alpha plane has another size than the picture".to_string());
             }
             for (pixel, alpha) in image.data.chunks_exact_mut(4).zip(alpha.data.chunks_exact(4)) {
                 pixel[3] = alpha[0];
@@ -64,7 +64,7 @@ impl Container<'_> {
         match &kind.0 {
             b"av01" => self.coded(id),
             b"grid" if depth < MAX_DEPTH => self.grid(id, depth),
-            _ => Err(format!("an AVIF file of a kind that is not read (`{kind}`)")),
+            _ => Err(format!("an unsupported kind of AVIF file (`{kind}`)")),
         }
     }
 
@@ -118,7 +118,7 @@ impl Container<'_> {
     }
 }
 
-/// Green, blue and red planes, stored without a change of colours (lossless files).
+/// Green, blue and red planes without colour conversion (lossless files).
 fn planes_as_they_are(frame: &Frame, width: u32, height: u32) -> Image<u8> {
     let mut image = Image::filled_samples(width, height, 8, [255; 4]);
     let shift = frame.bit_depth[0] - 8;

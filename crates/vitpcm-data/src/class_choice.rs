@@ -1,4 +1,4 @@
-//! Which classes a data set has, and in which order: by its class list, by its layout, or by the tags that were met.
+//! Chooses a data set's classes and their order: from its class list, its layout, or the tags found.
 
 use crate::listing::ClassNames;
 use crate::spelling::{ClassLookup, Spellings};
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use vitpcm_masks::{BACKGROUND, Classes, class_name_fault};
 
-/// The class list that is asked for, or that lies in the folder.
+/// The class list that the user names, or that lies in the folder.
 pub(crate) fn read_class_list(
     root: &Path,
     options: &OpenOptions,
@@ -27,7 +27,7 @@ pub(crate) fn read_class_list(
     Ok(classes.ok())
 }
 
-/// The classes where there is no class list: what the layout names, or the names met.
+/// The classes without a class list: those that the layout names, or the names found.
 pub(crate) fn choose_classes(
     root: &Path,
     class_names: ClassNames,

@@ -1,5 +1,5 @@
-//! Folders named by class, below split folders or not. The same file name in several class folders is one image with
-//! several tags; an image that lies in no class folder is a negative.
+//! Folders named by class, optionally below split folders. The same file name in several class folders is one image
+//! with several tags; an image outside all class folders is a negative.
 
 use crate::file_index::{FileIndex, IMAGES};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
@@ -11,7 +11,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What tells images apart: split, class (where equal names are not one image), and path in the class folder.
+/// Identifies an image: split, class (if equal names are different images) and path in the class folder.
 type Identity<'a> = (Option<&'a str>, Option<&'a str>, String);
 
 /// Reads the folders.
@@ -38,7 +38,7 @@ pub(crate) fn read(index: &FileIndex, same_name: SameName) -> Listing {
         let identity = (split, kept_apart, inner.join("/"));
         let tags: Vec<Arc<str>> = class.map(Arc::from).into_iter().collect();
         let earlier = entry_of.get(&identity).copied().filter(|&earlier| {
-            // Two folders of one class, `rust` and `Rust`, number their images each for itself.
+            // Two folders of one class, `rust` and `Rust`, may reuse file names.
             let entry = &entries[earlier];
             let is_same_class = class.is_some_and(|class| has_class(&entry.tags, class));
             !is_same_class || is_same_file(&entry.path, &index.images[image].path)
@@ -48,7 +48,7 @@ pub(crate) fn read(index: &FileIndex, same_name: SameName) -> Listing {
             let file = &index.images[image];
             if !is_same_file(&entry.path, &file.path) {
                 let detail = format!(
-                    "same name as {} but another content; taken as one image with both tags, this file unused",
+                    "same name as {} but different content; used as one image with both tags, this file is ignored",
                     entry.name
                 );
                 problems.push(Problem::new(ProblemKind::AmbiguousName, &file.path, detail));
@@ -69,13 +69,13 @@ pub(crate) fn read(index: &FileIndex, same_name: SameName) -> Listing {
     }
 }
 
-/// Whether one of the tags is this class, however it is spelled.
+/// Whether one of the tags is this class, in any spelling.
 fn has_class(tags: &[Arc<str>], class: &str) -> bool {
     let class = folded(class);
     tags.iter().any(|tag| folded(tag) == class)
 }
 
-/// Whether every image that lies in a folder lies in such a folder.
+/// Whether every image that lies in a folder lies in one that satisfies the condition.
 fn is_below<'a, P: AsRef<[&'a str]>>(paths: &[P], is_such: impl Fn(&str) -> bool) -> bool {
     let folders: HashSet<&str> =
         paths.iter().map(AsRef::as_ref).filter(|path| path.len() > 1).map(|path| path[0]).collect();

@@ -1,5 +1,5 @@
-//! A pseudo-mask on the grid of patches: how much of every cell each class covers. A second round of training learns
-//! from it; truth masks do not come this way.
+//! A pseudo-mask on the patch grid: the fraction of each cell that each class covers. A second training round learns
+//! from it; true masks are never used here.
 
 use crate::{DataError, ImageLimits, MaskSource};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use vitpcm_masks::{Classes, IGNORE, LabelMap, Symmetry};
 pub struct PseudoMasks {
     /// Where they are.
     pub folder: PathBuf,
-    /// The classes that they may show.
+    /// The classes they may contain.
     pub classes: Classes,
 }
 
@@ -21,7 +21,7 @@ impl PseudoMasks {
         self.folder.join(mask_name)
     }
 
-    /// Reads one; `None` where there is none.
+    /// Reads one; `None` if there is none.
     pub(crate) fn read(&self, mask_name: &Path, limits: &ImageLimits) -> Result<Option<LabelMap>, DataError> {
         let path = self.path(mask_name);
         if !path.exists() {
@@ -31,19 +31,19 @@ impl PseudoMasks {
     }
 }
 
-/// The share of each class in every cell of a square grid. Pixels to be ignored count for no class, so that shares sum
-/// to less than 1 there.
+/// The fraction of each class in every cell of a square grid. Ignored pixels count for no class, so fractions may sum
+/// to less than 1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassShares {
     grid: usize,
-    /// The classes that have any share.
+    /// The classes that occur.
     classes: Vec<u8>,
-    /// A plane of the grid for each of them.
+    /// One grid plane per class.
     planes: Vec<f32>,
 }
 
 impl ClassShares {
-    /// Those of a mask of any size.
+    /// From a mask of any size.
     pub fn of(mask: &LabelMap, grid: usize, alignment: Alignment) -> Self {
         let histogram = mask.histogram();
         let classes: Vec<u8> = (0..IGNORE).filter(|&class| histogram[usize::from(class)] > 0).collect();
@@ -56,13 +56,13 @@ impl ClassShares {
         ClassShares { grid, classes, planes }
     }
 
-    /// Those of the turned or flipped mask.
+    /// The fractions of the transformed mask.
     pub fn turned(&self, symmetry: Symmetry) -> Self {
         let planes = symmetry.apply(&self.planes, (self.grid, self.grid));
         ClassShares { planes, classes: self.classes.clone(), ..*self }
     }
 
-    /// Writes them as one row of `num_classes` numbers a cell, over zeros.
+    /// Writes one row of `num_classes` numbers per cell over zeros.
     pub fn write_rows(&self, num_classes: usize, rows: &mut [f32]) {
         let planes = self.planes.chunks_exact(self.grid * self.grid);
         for (&class, plane) in self.classes.iter().zip(planes) {
@@ -72,7 +72,7 @@ impl ClassShares {
         }
     }
 
-    /// The bytes it holds.
+    /// Memory in bytes.
     pub(crate) fn num_bytes(&self) -> usize {
         size_of_val(self.planes.as_slice()) + self.classes.len()
     }

@@ -1,6 +1,5 @@
-//! COCO: `instances_*.json` files with images, categories and objects. Categories' sparse ids become classes 1, 2, …
-//! in the order of the ids; each file is a split. The polygons of the full train file are kept in about a third of
-//! the file's size.
+//! COCO: `instances_*.json` files with images, categories and objects. Sparse category ids become classes 1, 2, … in id
+//! order; each file is a split. The polygons of the full train file take about a third of the file's size in memory.
 
 use crate::file_index::{FileIndex, IMAGES, Unresolved};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
@@ -52,12 +51,12 @@ struct Category {
 /// One annotated object of an image.
 #[derive(Clone, Debug)]
 pub(crate) struct CocoObject {
-    /// Position in the list of category names.
+    /// Index in the list of category names.
     pub(crate) category: usize,
     pub(crate) shape: Shape,
 }
 
-/// Where an object is.
+/// An object's segmentation.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Shape {
     /// A box only, or an empty list.
@@ -78,8 +77,8 @@ pub(crate) enum Shape {
 /// Coordinates x0, y0, x1, y1, … of one outline.
 #[derive(Clone, Debug)]
 pub(crate) enum Polygon {
-    /// In hundredths of a pixel: COCO writes two decimals, and an integer divided by 100 is exactly the double
-    /// nearest to the decimal number.
+    /// In hundredths of a pixel: COCO writes two decimals, and an integer divided by 100 is the double nearest to the
+    /// decimal number.
     Hundredths(Box<[u16]>),
     Exact(Box<[f64]>),
 }
@@ -111,7 +110,7 @@ impl Shape {
         };
         match self {
             Shape::None => {}
-            // The union needs no bitmap of its own: what one polygon has painted, the next leaves.
+            // The union needs no bitmap: what one polygon has painted, the next leaves alone.
             Shape::Polygons(polygons) => {
                 for polygon in polygons {
                     paint_one(Rle::from_polygon(width, height, &polygon.coordinates())?);
@@ -230,7 +229,7 @@ pub(crate) fn read(index: &FileIndex, files: &[PathBuf]) -> Listing {
         let own_folder = folders[..2].iter().map(|folder| format!("{folder}/")).find(holds_images);
         for truth in truths_of(path, file, &categories, &mut problems) {
             let found = index.resolve(&truth.file_name, &folders).and_then(|image| {
-                // Splits may use the same names: what is missing here must not be taken from another.
+                // Splits may share file names: an image missing here must not be taken from another split.
                 let is_foreign =
                     own_folder.as_ref().is_some_and(|own| !index.images[image].relative.starts_with(own));
                 if is_foreign && !truth.file_name.contains('/') {
@@ -270,18 +269,18 @@ pub(crate) fn read(index: &FileIndex, files: &[PathBuf]) -> Listing {
     Listing { entries, class_names, mask_coverage: MaskCoverage::Whole, problems, notes }
 }
 
-/// The masks of one instance file, whether or not its images are there.
+/// The masks of one instance file, with or without its images.
 #[derive(Debug)]
 pub struct CocoMasks {
-    /// Names of the categories, in the order of their ids.
+    /// Category names in id order.
     pub categories: Vec<String>,
-    /// File name and mask of each image, in the order of the file.
+    /// File name and mask of each image, in file order.
     pub images: Vec<(String, MaskSource)>,
-    /// Annotations that belong to nothing.
+    /// Annotations that refer to nothing.
     pub problems: Vec<Problem>,
 }
 
-/// Reads one instance file for its masks. An image of no stated size, or a file without any outline, is an error.
+/// Reads the masks of one instance file. An image without a size, or a file without segmentations, is an error.
 pub fn read_coco_masks(path: &Path) -> Result<CocoMasks, DataError> {
     let bad = |reason: String| DataError::Image { path: path.to_path_buf(), reason };
     let file = parse(path).map_err(bad)?;
@@ -316,7 +315,7 @@ fn split_name(path: &Path) -> String {
     stem.strip_prefix("instances_").unwrap_or(&stem).to_string()
 }
 
-/// Category names in the order of their ids. Two ids with one name are one class.
+/// Category names in id order. Two ids with the same name are one class.
 struct Categories {
     names: Arc<Vec<String>>,
     position_of_id: HashMap<i64, usize>,
@@ -375,14 +374,14 @@ impl ImageObjects {
     }
 }
 
-/// Sorts the annotations of a file by image, in the order of its images.
+/// Groups a file's annotations by image, in the order of its images.
 fn truths_of(
     path: &Path,
     file: InstanceFile,
     categories: &Categories,
     problems: &mut Vec<Problem>,
 ) -> Vec<ImageObjects> {
-    // Where every object is a box, there are no masks; an image without objects is all background otherwise.
+    // If every object is only a box, there are no masks; otherwise an image without objects is all background.
     let has_masks = file.annotations.iter().any(|object| !matches!(object.segmentation, Shape::None));
     let mut images = Vec::with_capacity(file.images.len());
     let mut position_of: HashMap<i64, usize> = HashMap::with_capacity(file.images.len());
@@ -408,7 +407,7 @@ fn truths_of(
     images
 }
 
-/// Images that no instance file lists, in folders from which others are listed.
+/// Images that no instance file lists, in folders with listed images.
 fn unlisted(index: &FileIndex, entry_of_image: &HashMap<usize, usize>) -> Vec<ReadingNote> {
     let folder_of = |image: usize| index.images[image].path.parent();
     let folders: HashSet<Option<&Path>> = entry_of_image.keys().map(|&image| folder_of(image)).collect();

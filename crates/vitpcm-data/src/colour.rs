@@ -1,35 +1,35 @@
-//! Random changes of colour: brightness, contrast, saturation, hue, grey. Pictures are three planes (red, green,
-//! blue) of 0..=255.
+//! Colour jitter: brightness, contrast, saturation, hue, greyscale. Images are three planes (red, green, blue) of
+//! 0..=255.
 
 use crate::random::Random;
 use serde::{Deserialize, Serialize};
 
-/// What the colour changes do about brightness and overflow.
+/// Brightness and overflow in colour jitter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Brightness {
-    /// ±0.2 of the whole range, and the result is clipped to 0..=255.
+    /// ±0.2 of the whole range, clipped to 0..=255.
     #[default]
     Scaled,
-    /// As the released code does it: ±0.2 added to 0..=255, which does nothing, and nothing is ever clipped.
+    /// As in the released code: ±0.2 added to 0..=255, which has no effect, and nothing is clipped.
     Unscaled,
 }
 
-/// How colours are changed; the ranges are those of the released code.
+/// Settings of colour jitter; the ranges are those of the released code.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ColourChange {
-    /// Largest shift of brightness, as a share of the whole range.
+    /// Largest brightness shift, as a fraction of the whole range.
     pub brightness: f32,
-    /// How the shift is meant.
+    /// Unit of the brightness shift.
     pub brightness_unit: Brightness,
-    /// Range of the factor on the distance to each channel's mean.
+    /// Range of the factor on the deviation from each channel's mean.
     pub contrast: (f32, f32),
-    /// Range of the factor on the saturation.
+    /// Range of the saturation factor.
     pub saturation: (f32, f32),
-    /// Largest turn of the hue, 1 being a full turn.
+    /// Largest hue rotation; 1 is a full turn.
     pub hue: f32,
-    /// Probability of a grey picture.
+    /// Probability of a greyscale image.
     pub grey_probability: f32,
 }
 
@@ -47,7 +47,7 @@ impl Default for ColourChange {
 }
 
 impl ColourChange {
-    /// Changes a picture in place; always draws the same number of random numbers.
+    /// Changes an image in place; always consumes the same number of random numbers.
     pub fn apply(&self, planes: &mut [f32], random: &mut Random) {
         let shift = random.range(-self.brightness, self.brightness);
         let contrast = random.range(self.contrast.0, self.contrast.1);
@@ -84,7 +84,7 @@ fn luma([red, green, blue]: [f32; 3]) -> f32 {
     0.2989 * red + 0.587 * green + 0.114 * blue
 }
 
-/// Saturation scaled (and kept in 0..=1) and hue turned, in HSV.
+/// Scales the saturation (clamped to 0..=1) and rotates the hue, in HSV.
 fn turned(rgb: [f32; 3], saturation: f32, turn: f32) -> [f32; 3] {
     let [red, green, blue] = rgb;
     let value = red.max(green).max(blue);
@@ -101,7 +101,7 @@ fn turned(rgb: [f32; 3], saturation: f32, turn: f32) -> [f32; 3] {
     };
     let chroma = value * (chroma / value * saturation).clamp(0.0, 1.0);
     let sixths = within_circle(sixths + 6.0 * turn);
-    // The channel's distance from its hue, in sixths of the circle, says how much of it there is.
+    // A channel's value follows from its distance to the hue, in sixths of the circle.
     let channel = |offset: f32| {
         let position = within_circle(offset + sixths);
         value - chroma * position.min(4.0 - position).clamp(0.0, 1.0)
@@ -109,8 +109,8 @@ fn turned(rgb: [f32; 3], saturation: f32, turn: f32) -> [f32; 3] {
     [channel(5.0), channel(3.0), channel(1.0)]
 }
 
-/// A hue in sixths, at most one turn beside [0, 6), brought there. `rem_euclid` would be a call of `fmodf`, which took a
-/// third of the time of making a view.
+/// Wraps a hue in sixths, off by at most one turn, into [0, 6). `rem_euclid` calls `fmodf`, which took a third of the
+/// time of making a view.
 fn within_circle(sixths: f32) -> f32 {
     let sixths = if sixths < 0.0 { sixths + 6.0 } else { sixths };
     if sixths >= 6.0 { sixths - 6.0 } else { sixths }

@@ -1,5 +1,5 @@
-//! The records of a CSV file, one at a time: a file of any length is read in the memory of its longest record. UTF-8, UTF-16
-//! or Windows-1252, as spreadsheets write; Windows line ends are understood.
+//! The records of a CSV file, one at a time, in the memory of the longest record. Reads UTF-8, UTF-16 and Windows-1252,
+//! and Windows line ends.
 
 use crate::text_encoding::{utf8_text, windows_1252};
 use csv_core::ReadRecordResult;
@@ -7,24 +7,24 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read};
 
-/// Longer than any row of a tag file.
+/// Longest line, in bytes; longer than any row of a tag file.
 const MAX_LINE_BYTES: u64 = 16 << 20;
 
-/// A record that goes on over several lines, which are looked at again if its quote was not meant so.
+/// Longest record that spans several lines, which are read again if its quote turns out to be a stray one.
 const MAX_QUOTED_BYTES: usize = 1 << 20;
 
-/// Lines with a quote that is not closed before the rest is given up: each may take reading a megabyte again.
+/// Limit on lines with an unclosed quote, because each may cost reading a megabyte again.
 const MAX_OPEN_QUOTES: usize = 100;
 
-/// Reads records.
+/// A reader of CSV records.
 pub(crate) struct CsvRecords<'a> {
     text: Box<dyn BufRead + 'a>,
     parser: csv_core::Reader,
-    /// The line that is being read, and how far.
+    /// The current line and the position in it.
     line: Vec<u8>,
     at: usize,
     line_number: usize,
-    /// Lines that were read ahead, to be read again.
+    /// Lines read ahead, to be read again.
     ahead: VecDeque<Vec<u8>>,
     record: Record,
     num_open_quotes: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The cells without the space around them; one that is not UTF-8 is taken for Windows-1252.
+    /// The trimmed cells; a cell that is not UTF-8 is read as Windows-1252.
     pub(crate) fn cells(&self) -> impl Iterator<Item = Cow<'_, str>> {
         self.raw_cells().map(|cell| match std::str::from_utf8(cell) {
             Ok(cell) => Cow::Borrowed(cell.trim()),
@@ -47,7 +47,7 @@ impl Record {
         })
     }
 
-    /// The cells with what is not UTF-8 replaced as it is in the names of files; none if all are UTF-8.
+    /// The cells with invalid UTF-8 replaced as in file names; `None` if all are UTF-8.
     pub(crate) fn lossy_cells(&self) -> Option<Vec<String>> {
         let is_utf8 = self.raw_cells().all(|cell| std::str::from_utf8(cell).is_ok());
         (!is_utf8)
@@ -70,7 +70,7 @@ enum Parsed {
 }
 
 impl<'a> CsvRecords<'a> {
-    /// Starts to read; the delimiter is found in the first line.
+    /// Starts reading; the first line tells the delimiter.
     pub(crate) fn new(file: impl Read + 'a) -> io::Result<Self> {
         let text = utf8_text(file)?;
         let mut records = CsvRecords {
@@ -87,7 +87,7 @@ impl<'a> CsvRecords<'a> {
         if matches!(records.read_line(&mut first)?, Line::TooLong) {
             return Err(io::Error::other(format!("the first line is longer than {MAX_LINE_BYTES} bytes")));
         }
-        // Excel understands a first line that names the delimiter, and some programs write one.
+        // Excel accepts a first line that names the delimiter, and some programs write one.
         let named = first.trim_ascii_end().strip_prefix(b"sep=").and_then(|rest| rest.first().copied());
         let delimiter = named.unwrap_or_else(|| delimiter_of(&first));
         records.parser = csv_core::ReaderBuilder::new().delimiter(delimiter).build();
@@ -98,9 +98,9 @@ impl<'a> CsvRecords<'a> {
         Ok(records)
     }
 
-    /// The next record that is not blank, with the number of its line; or why a line cannot be used. A quote that is not
-    /// closed would swallow what follows: a record of several lines must pass `is_meant_so`, else its first line is an
-    /// error and reading goes on with the next.
+    /// The next non-blank record with its line number, or why a line is invalid. An unclosed quote would swallow what
+    /// follows: a multi-line record must pass `is_meant_so`, otherwise its first line is an error and reading continues
+    /// with the next.
     pub(crate) fn next(
         &mut self,
         is_meant_so: impl Fn(&Record) -> bool,
@@ -157,11 +157,11 @@ impl<'a> CsvRecords<'a> {
         }
     }
 
-    /// Goes on with the record, from where the line was read to.
+    /// Continues the record from the current position.
     fn parse(&mut self, num_bytes: &mut usize) -> Parsed {
         loop {
             let input = &self.line[self.at..];
-            // Cells are never longer than what they are read from.
+            // Cells are never longer than their input.
             if self.record.bytes.len() < *num_bytes + input.len() {
                 self.record.bytes.resize(*num_bytes + input.len(), 0);
             }
@@ -187,7 +187,7 @@ impl<'a> CsvRecords<'a> {
         }
     }
 
-    /// Makes the next line the current one.
+    /// Advances to the next line.
     fn next_line(&mut self) -> io::Result<Line> {
         self.at = 0;
         self.line_number += 1;
@@ -201,7 +201,7 @@ impl<'a> CsvRecords<'a> {
         outcome
     }
 
-    /// Reads a line, with one kind of line end.
+    /// Reads a line with normalised line end.
     fn read_line(&mut self, line: &mut Vec<u8>) -> io::Result<Line> {
         line.clear();
         if self.text.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', line)? == 0 {
@@ -228,7 +228,7 @@ enum Line {
     End,
 }
 
-/// A tab wherever the first line has one, else the comma or semicolon that comes first, else `|`; all outside of quotes.
+/// A tab if the first line has one, else the first comma or semicolon, else `|`; all outside quotes.
 fn delimiter_of(first_line: &[u8]) -> u8 {
     let mut in_quotes = false;
     let plain: Vec<u8> = first_line

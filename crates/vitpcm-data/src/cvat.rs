@@ -1,5 +1,5 @@
-//! CVAT's "CVAT for images 1.1": `annotations.xml` with an `<image>` for each image and its `<tag>`s. Shapes are not
-//! read, but their labels count as tags, since the class is in the image.
+//! CVAT's "CVAT for images 1.1": `annotations.xml` with an `<image>` per image and its `<tag>`s. Shapes are not read,
+//! but their labels count as tags, since the class is in the image.
 
 use crate::annotation_file;
 use crate::tag_rows::{ImageName, TagRow, TagRows};
@@ -13,7 +13,7 @@ use std::path::Path;
 const LABELLED: [&str; 9] =
     ["tag", "box", "polygon", "polyline", "points", "mask", "ellipse", "cuboid", "skeleton"];
 
-/// Reads the file; of a truncated one, what comes before the break.
+/// Reads the file; of a truncated one, everything before the break.
 pub(crate) fn read(path: &Path, rows: &mut TagRows<'_>) {
     let outcome = match annotation_file::read(path) {
         Ok(bytes) => parse(&String::from_utf8_lossy(&bytes), rows),
@@ -24,7 +24,7 @@ pub(crate) fn read(path: &Path, rows: &mut TagRows<'_>) {
     }
 }
 
-/// An `<image>` with what it holds.
+/// An `<image>` element.
 struct Image {
     name: String,
     id: Option<String>,

@@ -1,5 +1,5 @@
-//! A data set: images with tags, classes, splits, truth masks, and the problems met while reading it. How each
-//! layout is read is left to the file named after it.
+//! A data set: images with tags, classes, splits, true masks, and the problems found while reading it. Each layout is
+//! read by the file named after it.
 
 use crate::class_choice::{choose_classes, read_class_list};
 use crate::file_index::{FileIndex, file_name, without_extension};
@@ -17,27 +17,27 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use vitpcm_masks::{Classes, class_name_fault};
 
-/// Unknown names for which a similar class is looked for: it takes a look at every class.
+/// Limit on unknown names for which a similar class is searched, because each search scans all classes.
 const MAX_QUESTIONS: usize = 100;
 
-/// An image and its tags. It holds no mask, by design: training takes nothing else.
+/// An image and its tags. It has no mask, by design: training takes nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaggedImage {
-    /// Path below the image folder, `/` between folders, extension kept; bytes that are not UTF-8 replaced.
+    /// Path below the image folder, with `/` as separator and the extension; invalid UTF-8 replaced.
     pub name: String,
-    /// Where the file is; empty for one that is [gone](TaggedImage::gone).
+    /// The file's path; empty for an image that is [gone](TaggedImage::gone).
     pub path: PathBuf,
     /// The classes in the image.
     pub tags: Tags,
 }
 
 impl TaggedImage {
-    /// An image that is no longer in the data set: loading it fails, and says so.
+    /// An image that is no longer in the data set: loading it fails with a message that says so.
     pub fn gone(name: String, tags: Tags) -> Self {
         TaggedImage { name, path: PathBuf::new(), tags }
     }
 
-    /// The path, below a folder of masks, at which this image's mask is kept: its name with `.png` for extension.
+    /// The path of this image's mask below a folder of masks: its name with extension `.png`.
     pub fn mask_name(&self) -> PathBuf {
         PathBuf::from(format!("{}.png", without_extension(&self.name)))
     }
@@ -59,8 +59,7 @@ pub enum TagSource {
     /// From annotations, tag files or folders.
     #[default]
     Annotations,
-    /// From the truth masks, for parity with published benchmarks. An image without a mask keeps its annotated
-    /// tags, and is reported.
+    /// The true masks, to match published benchmarks. An image without a mask keeps its annotated tags and is reported.
     Masks,
 }
 
@@ -70,7 +69,7 @@ pub enum SameName {
     /// One image with several tags. Files that differ are reported.
     #[default]
     OneImage,
-    /// As many images.
+    /// Different images.
     SeveralImages,
 }
 
@@ -85,15 +84,15 @@ pub struct OpenOptions {
     pub split_by: SplitBy,
     /// What the same file name in several class folders means.
     pub same_name: SameName,
-    /// A class list that replaces the data set's own: one name a line.
+    /// A class list that replaces the data set's own: one name per line.
     pub classes: Option<PathBuf>,
-    /// The images, where they are not those below the data set's folder: for a tag file kept elsewhere.
+    /// The images, if not those below the data set's folder: for a tag file kept elsewhere.
     pub images: Option<Vec<ImageFile>>,
-    /// What is refused before it is read, where tags come from masks.
+    /// Limits on reading masks, if tags come from masks.
     pub limits: ImageLimits,
 }
 
-/// A data set as it was understood.
+/// A data set after reading.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     root: PathBuf,
@@ -109,14 +108,13 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Reads a data set: a folder whose layout is recognised by looking, or a tag file, COCO file or export in such
-    /// a folder.
+    /// Reads a data set: a folder, whose layout is detected, or a tag file, COCO file or export in such a folder.
     ///
-    /// Whatever is wrong with single files is collected in [`Dataset::problems`]. An error means that nothing was
-    /// recognised, that the path cannot be read, or that the options do not fit.
+    /// Problems with single files are collected in [`Dataset::problems`]. An error means that no layout was detected,
+    /// that the path cannot be read, or that the options do not fit.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, DataError> {
         let mut found = Found::at(path)?;
-        // A devkit holds masks of several kinds beside its images, which are no images of the data set.
+        // A devkit has folders with several kinds of masks, which are not images of the data set.
         let index = match (&options.images, &found.source, found.index.take()) {
             (Some(images), _, _) => FileIndex::of_images(&found.root, images),
             (None, Source::VocDevkit, _) => FileIndex::walk(&found.root.join(voc::IMAGE_FOLDER)),
@@ -136,7 +134,7 @@ impl Dataset {
         Self::assemble(found, index, listing, class_list, options)
     }
 
-    /// Refuses a data set in which no image has a tag: there is nothing to learn from it.
+    /// Fails if no image has a tag: there is nothing to learn.
     pub fn check_tagged(&self) -> Result<(), DataError> {
         if self.images.iter().any(|image| !image.tags.is_empty()) {
             return Ok(());
@@ -151,17 +149,17 @@ impl Dataset {
         Err(DataError::NoTags { path: self.root.clone(), images: self.images.len(), cause })
     }
 
-    /// The folder that names in the data set are relative to.
+    /// The folder that names are relative to.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// What the folder was recognised as.
+    /// The detected layout.
     pub fn layout(&self) -> DatasetLayout {
         self.layout
     }
 
-    /// The one file that the tags were read from, for layouts that have one.
+    /// The file that the tags were read from, for layouts with a single one.
     pub fn tag_file(&self) -> Option<&Path> {
         self.tag_file.as_deref()
     }
@@ -176,13 +174,13 @@ impl Dataset {
         &self.images
     }
 
-    /// The truth mask of an image, if it has one.
+    /// The true mask of an image, if any.
     pub fn truth(&self, index: usize) -> Option<&MaskSource> {
         self.truths.get(index)?.as_ref()
     }
 
-    /// Every file that the data set is made of: images, masks, annotations, lists of classes and splits. Some of the lists
-    /// may not exist.
+    /// All files of the data set: images, masks, annotations, lists of classes and splits. Some of the lists may not
+    /// exist.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let images = self.images.iter().map(|image| image.path.as_path());
         let masks = self.truths.iter().flatten().map(MaskSource::path);
@@ -204,8 +202,8 @@ impl Dataset {
         self.splits.iter().find(|split| split.name == name)
     }
 
-    /// The images to train on: `trainaug`, else `train`, else the first split whose name starts so, else every
-    /// image that is in no split.
+    /// The training images: `trainaug`, else `train`, else the first split whose name starts with it, else all images
+    /// in no split.
     pub fn training(&self) -> Split {
         let starts_so = || self.splits.iter().find(|split| split.name.starts_with("train"));
         let found = self.split("trainaug").or_else(|| self.split("train")).or_else(starts_so);
@@ -217,18 +215,18 @@ impl Dataset {
         })
     }
 
-    /// The images to validate on: `val`, else the first split whose name starts so.
+    /// The validation images: `val`, else the first split whose name starts with it.
     pub fn validation(&self) -> Option<&Split> {
         self.split("val").or_else(|| self.splits.iter().find(|split| split.name.starts_with("val")))
     }
 
-    /// What was found wrong while reading lists and annotations, sorted. Images and masks themselves are looked at
-    /// by [`inspect`](crate::inspect()).
+    /// Problems found while reading lists and annotations, sorted. [`inspect`](crate::inspect()) checks images and
+    /// masks themselves.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// How tags were understood where that is not plain: spellings merged, cells split, columns chosen.
+    /// How tags were interpreted where that is not obvious: spellings merged, cells split, columns chosen.
     pub fn notes(&self) -> &[ReadingNote] {
         &self.notes
     }
@@ -332,7 +330,7 @@ impl Dataset {
         problems.extend(found.into_iter().flatten());
     }
 
-    /// An image without tags is a negative example, as its owner said, unless its tags were lost.
+    /// An image without tags is a negative example, unless its tags were lost.
     fn report_images_of_unknown_tags(&mut self, all_tags_unknown: &[usize]) {
         let detail = "none of its tags is in the class list: used as a negative example";
         let images = all_tags_unknown.iter().map(|&index| &self.images[index]);
@@ -366,7 +364,7 @@ fn read_listing(
     }
 }
 
-/// Files that classes and splits may be read from.
+/// Files that may list classes and splits.
 fn list_files(root: &Path, options: &OpenOptions) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = options.classes.iter().cloned().chain([root.join("classes.txt")]).collect();
     let lists = match &options.split_by {
@@ -380,7 +378,7 @@ fn list_files(root: &Path, options: &OpenOptions) -> Vec<PathBuf> {
     files
 }
 
-/// Leaves out the images that have a tag which cannot be a class's name: better no image than wrong tags.
+/// Drops images with a tag that cannot be a class name: no image is better than wrong tags.
 fn leave_out_unusable_names(entries: &mut Vec<Entry>, problems: &mut Vec<Problem>) {
     entries.retain(|entry| {
         let names = entry.tags.iter().map(|tag| tag.trim()).filter(|name| !name.is_empty());
@@ -391,7 +389,7 @@ fn leave_out_unusable_names(entries: &mut Vec<Entry>, problems: &mut Vec<Problem
     });
 }
 
-/// The classes of an entry's tags, and the tags that are no class.
+/// The classes of an entry's tags, and the unknown tags.
 fn tags_of_names<'a>(entry: &'a Entry, meanings: &HashMap<&str, Meaning>) -> (Tags, BTreeSet<&'a str>) {
     let mut unknown = BTreeSet::new();
     let mut indices = Vec::with_capacity(entry.tags.len());
@@ -437,7 +435,7 @@ fn choose_splits(
     }
 }
 
-/// Reports images without a mask in a split where others have one, and masks in `masks` that belong to no image.
+/// Reports images without a mask in a split where others have one, and masks in `masks` without an image.
 fn report_masks(
     index: &FileIndex,
     entries: &[Entry],
@@ -466,7 +464,7 @@ fn report_masks(
     }
 }
 
-/// Two images that differ in extension only would write their masks over each other.
+/// Two images that differ only in their extension would overwrite each other's masks.
 fn report_shared_names(entries: &[Entry], problems: &mut Vec<Problem>) {
     let mut first_of: HashMap<&str, &Entry> = HashMap::with_capacity(entries.len());
     for entry in entries {

@@ -1,5 +1,5 @@
-//! Drawn scenes: textured shapes on textured grounds, with tags and, because they are drawn, exact masks. The data
-//! set that `vitpcm demo` and the tests make for themselves, the same on every machine for the same seed.
+//! Drawn scenes: textured shapes on textured backgrounds, with tags and exact masks. `vitpcm demo` and the tests use
+//! this synthetic data set; a seed gives the same images on every machine.
 
 use crate::random::Random;
 use crate::{DataError, Tags};
@@ -8,8 +8,8 @@ use std::io::{Cursor, ErrorKind, Write};
 use std::path::Path;
 use vitpcm_masks::{Classes, LabelMap, atomic_file, encode_label_png};
 
-/// What a class looks like. Each has its own range of hues and its own pattern; size, turn, shade and scale of the
-/// pattern vary, and the hues reach into the ground's.
+/// Appearance of a class: its own range of hues and its own pattern. Size, rotation, shade and pattern scale vary, and
+/// the hues overlap with the background's.
 struct Look {
     name: &'static str,
     hue: f32,
@@ -47,23 +47,23 @@ const DISC: usize = 0;
 const TRIANGLE: usize = 2;
 const CROSS: usize = 3;
 
-/// Shares of scenes: negatives, and crosses that come because a triangle is there.
+/// Fractions of scenes: negatives, and crosses that accompany a triangle.
 const NEGATIVE_SHARE: f32 = 0.06;
 const CROSS_WITH_TRIANGLE: f32 = 0.5;
 
-/// A class less visible than this many pixels out of a thousand would make its tag a lie.
+/// A class with fewer visible pixels per thousand would make its tag wrong.
 const MIN_VISIBLE_PER_MILLE: usize = 12;
 
-/// A source of scenes, all different, each given by its number.
+/// A source of scenes, each determined by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrawnScenes {
-    /// Another seed, other scenes.
+    /// The seed.
     pub seed: u64,
-    /// Pixels along a side.
+    /// Side in pixels.
     pub side: usize,
 }
 
-/// A picture, where each thing in it is, and which things those are.
+/// An image with its mask and tags.
 #[derive(Clone, Debug)]
 pub struct Scene {
     /// The picture.
@@ -82,7 +82,7 @@ impl DrawnScenes {
 
     /// Scene number `index`.
     pub fn scene(&self, index: u64) -> Scene {
-        // A draw in which one thing hides another is not used; the next draw of the same scene is.
+        // A draw in which one object hides another is rejected; the scene's next draw is used.
         (0..)
             .find_map(|attempt| self.draw(&mut Random::new(&[self.seed, index, attempt])))
             .expect("draws go on")
@@ -112,8 +112,8 @@ impl DrawnScenes {
         Some(Scene { image, mask, tags: things.iter().map(|&thing| thing as u8 + 1).collect() })
     }
 
-    /// Writes `num_train` and `num_val` scenes as a data set: `images/`, `masks/`, `tags.csv` and `classes.txt`. Files that
-    /// are there already must be those that would be written; otherwise nothing is.
+    /// Writes `num_train` and `num_val` scenes as a data set: `images/`, `masks/`, `tags.csv` and `classes.txt`. Fails
+    /// without writing if an existing file differs.
     pub fn write(&self, folder: &Path, num_train: usize, num_val: usize) -> Result<(), DataError> {
         if folder.exists() {
             self.for_each_file(num_train, num_val, |name, bytes| {
@@ -157,19 +157,19 @@ impl DrawnScenes {
             let split = if index < num_train { "train" } else { "val" };
             table += &format!("{name}.png,{},{split}\n", tags.join(";"));
         }
-        // The masks' indices are positions in this list; without it the names would be put in alphabetical order.
+        // Mask indices are positions in this list; without it, names would be sorted alphabetically.
         let class_list = classes.names()[1..].join("\n") + "\n";
         take("classes.txt", class_list.as_bytes())?;
         take("tags.csv", table.as_bytes())
     }
 }
 
-/// The things of one scene, from back to front: none, or one to three, of which some like each other's company.
+/// The objects of one scene, back to front: none, or one to three, some of which tend to occur together.
 fn draw_things(random: &mut Random) -> Vec<usize> {
     if random.chance(NEGATIVE_SHARE) {
         return Vec::new();
     }
-    // Crosses are drawn less often for themselves, because triangles bring them along.
+    // Crosses are drawn less often on their own, because triangles bring them along.
     let mut things = vec![random.below(LOOKS.len())];
     if things[0] == CROSS && random.chance(0.5) {
         things[0] = DISC;
@@ -186,7 +186,7 @@ fn draw_things(random: &mut Random) -> Vec<usize> {
     order.into_iter().map(|i| things[i]).collect()
 }
 
-/// A muted ground: two shades mixed by smooth noise, interleaved red, green, blue of 0..=255.
+/// A muted background: two shades mixed by smooth noise, interleaved red, green, blue of 0..=255.
 fn ground(side: usize, random: &mut Random) -> Vec<f32> {
     let hue = random.unit();
     let shade = |random: &mut Random| {
@@ -201,7 +201,7 @@ fn ground(side: usize, random: &mut Random) -> Vec<f32> {
     mix.flat_map(|t| [0, 1, 2].map(|c| dark[c] + t * (light[c] - dark[c]))).collect()
 }
 
-/// Noise of 0..=1: random values on a lattice of `cells` a side, interpolated.
+/// Noise of 0..=1: interpolated random values on a lattice of `cells` per side.
 fn smooth_noise(side: usize, cells: usize, random: &mut Random) -> Vec<f32> {
     let lattice: Vec<f32> = (0..cells * cells).map(|_| random.unit()).collect();
     let alignment = vitpcm_masks::resampling::Alignment::AlignCorners;

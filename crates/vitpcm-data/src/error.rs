@@ -1,22 +1,22 @@
-//! What stops the work on a data set or on one of its files; every message names the file and what was expected.
+//! Fatal errors about a data set or one of its files; every message names the file and what was expected.
 
 use crate::layout::EXPECTED_LAYOUTS;
 use std::path::PathBuf;
 use vitpcm_masks::MaskError;
 
-/// An error about a data set as a whole, or about one image or mask that was asked for.
+/// An error about a data set as a whole, or about one requested image or mask.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// The data set's folder, or a file that was asked for by name, cannot be read.
+    /// The data set's folder or a requested file cannot be read.
     #[error("{}: {source}", path.display())]
     Io {
         /// The folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The folder holds none of the known layouts.
+    /// No known layout was detected.
     #[error("{}: no data set recognised here; expected one of\n{EXPECTED_LAYOUTS}", path.display())]
     NothingRecognised {
         /// The folder.
@@ -29,11 +29,11 @@ pub enum DataError {
         path: PathBuf,
         /// Number of its images.
         images: usize,
-        /// What may be the cause, with its file.
+        /// The probable cause, with its file.
         cause: Option<String>,
     },
-    /// A file that would be replaced.
-    #[error("{}: there is another file of this name, which would be replaced; choose an empty folder", path.display())]
+    /// A file would be overwritten.
+    #[error("{}: another file of this name would be overwritten; choose an empty folder", path.display())]
     InTheWay {
         /// The file.
         path: PathBuf,
@@ -43,27 +43,27 @@ pub enum DataError {
     Image {
         /// The file.
         path: PathBuf,
-        /// Why, in words.
+        /// The reason.
         reason: String,
     },
-    /// An image that a list still names.
+    /// An image in a list is no longer there.
     #[error("{name}: no longer in the data set")]
     Gone {
         /// The image.
         name: String,
     },
-    /// A mask, or a class list that was asked for, that cannot be used; the message names it.
+    /// A mask or class list is invalid; the message names it.
     #[error(transparent)]
     Mask(#[from] MaskError),
-    /// Class names that cannot be used together.
+    /// Class names conflict.
     #[error("{}: {source}", path.display())]
     Classes {
         /// The data set's folder.
         path: PathBuf,
-        /// What is wrong with them.
+        /// What is wrong.
         source: MaskError,
     },
-    /// A truth mask with a label that is no class.
+    /// A true mask has a label that is no class.
     #[error("{}: class index {label} at column {x}, row {y}; expected 0 to {} or 255", path.display(), num_classes - 1)]
     MaskIndex {
         /// The file.
@@ -74,10 +74,10 @@ pub enum DataError {
         x: usize,
         /// Row of the first such pixel.
         y: usize,
-        /// Number of classes, background included.
+        /// Number of classes, including background.
         num_classes: usize,
     },
-    /// COCO annotations of one image that do not give a mask.
+    /// The COCO annotations of an image give no mask.
     #[error("{}: {source}", path.display())]
     Annotation {
         /// The image.
@@ -85,14 +85,14 @@ pub enum DataError {
         /// What is wrong.
         source: MaskError,
     },
-    /// A share that is not between 0 and 1.
+    /// A fraction that is not between 0 and 1.
     #[error("validation share {0}: expected a number from 0 to 1")]
     BadShare(f64),
 }
 
-/// For the message when no image has a tag.
+/// Appended to the message if no image has a tag.
 const HOW_TO_TAG: &str = "
-  Tags say what is in each image. Write them into tags.csv in this folder, one line an image:
+  Tags say what is in each image. Write them into tags.csv in this folder, one line per image:
     image,tags
     a.jpg,rust;mildew
     b.jpg,

@@ -1,5 +1,5 @@
-//! One walk over a data set's folder: which images and masks lie where, and which file a name in an annotation
-//! means. Nothing outside the folder is ever looked up; links inside it are followed, loops reported.
+//! One walk over a data set's folder: finds images and masks, and resolves names in annotations to files. Nothing
+//! outside the folder is looked up; links inside it are followed, and loops reported.
 
 use crate::image_file::{head_of, is_image_head};
 use crate::{Problem, ProblemKind};
@@ -9,13 +9,13 @@ use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 use walkdir::{DirEntry, WalkDir};
 
-/// Names of files that are images, or were meant to be: those that we do not read are reported, not passed over.
+/// Extensions of images, including unsupported ones, which are reported rather than skipped.
 const IMAGE_EXTENSIONS: [&str; 16] = [
     "jpg", "jpeg", "jpe", "jfif", "png", "webp", "tif", "tiff", "bmp", "dib", "gif", "heic", "heif", "hif",
     "avif", "jp2",
 ];
 
-/// The folder that images may lie in; it is no part of their names.
+/// The usual folder of images; it is not part of their names.
 pub(crate) const IMAGES: &str = "images";
 
 /// The folder whose files are masks.
@@ -23,24 +23,23 @@ const MASKS: &str = "masks";
 
 /// A file below the root.
 pub(crate) struct IndexedFile {
-    /// Where it is, the root included.
+    /// Its path, including the root.
     pub(crate) path: PathBuf,
-    /// Where it is below the root: `/` between folders, bytes that are not UTF-8 replaced.
+    /// Its path below the root, with `/` as separator; invalid UTF-8 replaced.
     pub(crate) relative: String,
 }
 
-/// An image to work on, whatever data set it is from.
+/// An image to work on, from any data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageFile {
     /// Where it is.
     pub path: PathBuf,
-    /// Its path below the folder it was found in, `/` between folders, extension kept; bytes that are not UTF-8
-    /// replaced.
+    /// Its path below the folder it was found in, with `/` as separator and the extension; invalid UTF-8 replaced.
     pub name: String,
 }
 
-/// All images below a folder, in order of their paths, and what could not be looked at; or the one file named. Of a
-/// VOC devkit only its `JPEGImages` count, and nothing in a folder named `masks`.
+/// All images below a folder, sorted by path, and the problems; or the single file. Of a VOC devkit, only `JPEGImages`
+/// counts; folders named `masks` are skipped.
 pub fn find_images(path: &Path) -> (Vec<ImageFile>, Vec<Problem>) {
     if !path.is_dir() {
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
@@ -56,14 +55,14 @@ pub fn find_images(path: &Path) -> (Vec<ImageFile>, Vec<Problem>) {
 pub(crate) struct FileIndex {
     pub(crate) root: PathBuf,
     absolute_root: Option<String>,
-    /// The tag file's folder, where the images were not found by walking it; absolute.
+    /// The tag file's folder (absolute), if the images were not found by walking it.
     tag_folder: Option<PathBuf>,
     /// Sorted by path.
     pub(crate) images: Vec<IndexedFile>,
-    /// What lies in folders named `masks`, sorted by path.
+    /// Files in folders named `masks`, sorted by path.
     pub(crate) masks: Vec<IndexedFile>,
     pub(crate) problems: Vec<Problem>,
-    /// Below the root, as in [`IndexedFile::relative`].
+    /// Relative to the root, as in [`IndexedFile::relative`].
     folders: HashSet<String>,
     /// In lower case.
     by_file_name: HashMap<String, Vec<usize>>,
@@ -72,27 +71,27 @@ pub(crate) struct FileIndex {
     mask_by_key: HashMap<String, usize>,
 }
 
-/// Why a name gives no image.
+/// Why a name resolves to no image.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unresolved {
     Missing,
     Folder,
     Outside,
-    /// A file that is there, but is none of the images in question.
+    /// The file exists but is not among the given images.
     Elsewhere,
     Ambiguous(Vec<String>),
 }
 
-/// How much of a name fits the image that it was taken for.
+/// How much of a name matches the image it was resolved to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     Whole,
-    /// Only the end does: the rest is a path of another machine, or of another place on this one.
+    /// Only its end: the rest is a path on another machine or in another place.
     End,
 }
 
 impl Unresolved {
-    /// What this is reported as.
+    /// How this is reported.
     pub(crate) fn kind(&self) -> ProblemKind {
         match self {
             Unresolved::Missing | Unresolved::Folder | Unresolved::Elsewhere => ProblemKind::TagWithoutImage,
@@ -102,11 +101,11 @@ impl Unresolved {
     }
 }
 
-/// Folders of an address that are compared with an image's path. No data set is deeper; without a bound the time to look one
-/// up would grow with the square of its length.
+/// Folders of an address that are compared with an image's path. Deeper than any data set; without a bound, lookup time
+/// would be quadratic in the length.
 const MAX_DEPTH: usize = 64;
 
-/// A longer name is no path, and is not kept to be compared with others.
+/// Longer names are no paths and are not stored for comparison.
 const MAX_PATH_BYTES: usize = 4096;
 
 impl FileIndex {
@@ -125,7 +124,7 @@ impl FileIndex {
         }
     }
 
-    /// Images that were found already, for a tag file in `tag_folder`.
+    /// From images that are already known, for a tag file in `tag_folder`.
     pub(crate) fn of_images(tag_folder: &Path, images: &[ImageFile]) -> Self {
         let mut index = FileIndex::empty(tag_folder);
         index.tag_folder = std::path::absolute(tag_folder).map(|folder| lexical(&folder)).ok();
@@ -136,10 +135,10 @@ impl FileIndex {
         index
     }
 
-    /// Walks a folder. What cannot be listed becomes a problem.
+    /// Walks a folder. Unreadable folders are reported as problems.
     pub(crate) fn walk(root: &Path) -> Self {
         let mut index = FileIndex::empty(root);
-        // The depth is a belt beside walkdir's own loop detection: no data set nests folders this deep.
+        // A limit in addition to walkdir's loop detection: no data set nests folders this deep.
         let walk = WalkDir::new(root).follow_links(true).max_depth(64).sort_by_file_name();
         for item in walk.into_iter().filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry.file_name()))
         {
@@ -180,11 +179,11 @@ impl FileIndex {
         }
     }
 
-    /// The image that a name in an annotation means: a path below the root or below one of `folders` (in this
-    /// order), with or without extension; failing that, the only image whose path ends in the name.
+    /// Resolves a name in an annotation: a path below the root or below one of `folders` (in this order), with or
+    /// without extension; otherwise the only image whose path ends in the name.
     pub(crate) fn resolve(&self, name: &str, folders: &[&str]) -> Result<usize, Unresolved> {
         let with_extension = |i: usize| self.images[i].relative.as_str();
-        // On Unix a backslash may be part of a file's name, so that the name as it stands comes first.
+        // On Unix a backslash may be part of a file name, so the unchanged name is tried first.
         let of_this_name = self.by_file_name.get(&name.to_lowercase()).into_iter().flatten();
         let mut of_this_name = of_this_name.filter(|&&i| file_name(with_extension(i)) == name);
         if let (Some(&only), None) = (of_this_name.next(), of_this_name.next()) {
@@ -211,8 +210,8 @@ impl FileIndex {
         }
     }
 
-    /// The image that a row of a tag file means: a path as for [`FileIndex::resolve`], or relative to the tag file; failing
-    /// that, the only image whose path ends as the name does. Two images that are meant equally well are a clash.
+    /// Resolves a row of a tag file: a path as for [`FileIndex::resolve`], or relative to the tag file; otherwise the
+    /// only image whose path has the same end. Two equally good matches are ambiguous.
     pub(crate) fn resolve_row(&self, name: &str) -> Result<(usize, Fit), Unresolved> {
         let beside =
             self.tag_folder.as_deref().map(|folder| lexical(&folder.join(name.trim().replace('\\', "/"))));
@@ -246,7 +245,7 @@ impl FileIndex {
         }
     }
 
-    /// The image at an absolute path, its extension given or not, in this case or, failing that, in any.
+    /// The image at an absolute path, with or without extension, with exact case if possible.
     fn image_at(&self, path: &Path) -> Option<usize> {
         let key = path.file_name()?.to_string_lossy().to_lowercase();
         let candidates =
@@ -261,8 +260,8 @@ impl FileIndex {
         exact.or_else(|| candidates().find(|&i| is_it(i, &|image| lower(image) == folded)))
     }
 
-    /// The image that an address from another machine means, such as an upload path or a URL: the longest tail of
-    /// it that is the tail of an image's path.
+    /// Resolves an address from another machine, such as an upload path or URL: the longest tail of it that is the tail
+    /// of an image's path.
     pub(crate) fn resolve_tail(&self, address: &str) -> Result<usize, Unresolved> {
         let forward = address.replace('\\', "/");
         let parts: Vec<&str> = forward.split('/').filter(|part| !matches!(*part, "" | "." | "..")).collect();
@@ -277,7 +276,7 @@ impl FileIndex {
         outcome
     }
 
-    /// A name as a path below the root, without `.` and `..`; nothing if it leads out.
+    /// A name as a path below the root, without `.` and `..`; `None` if it leads outside.
     fn below_root(&self, name: &str) -> Option<String> {
         let forward = name.trim().replace('\\', "/");
         let relative = if is_absolute(&forward) {
@@ -304,18 +303,18 @@ impl FileIndex {
     }
 }
 
-/// The root as annotations may spell it, with `/` between folders and none at the end.
+/// The absolute root as annotations may spell it, with `/` as separator and without a trailing one.
 fn absolute_root(root: &Path) -> Option<String> {
     let absolute = std::path::absolute(root).ok()?.to_string_lossy().replace('\\', "/");
     Some(absolute.trim_end_matches('/').to_string())
 }
 
-/// Whether a path with `/` between folders begins at a root or a drive.
+/// Whether a path with `/` separators starts at a root or a drive.
 fn is_absolute(forward: &str) -> bool {
     forward.starts_with('/') || forward.get(1..3) == Some(":/")
 }
 
-/// A path without `.` and `..`, by its letters alone.
+/// A path without `.` and `..`, resolved lexically.
 fn lexical(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut whole, part| {
         match part {
@@ -331,8 +330,8 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// The best of the candidates with the right file name: an exact path, else every path that ends in the name; failing both,
-/// the same without regard to case.
+/// The best candidates with the right file name: an exact path, else every path that ends in the name; then the same
+/// ignoring case.
 fn choose<'a>(
     candidates: Option<&Vec<usize>>,
     wanted: &str,
@@ -358,12 +357,12 @@ fn choose<'a>(
     exact.or_else(|| those(&|it| it.ends_with(&tail))).or_else(|| those(&any_case))
 }
 
-/// What follows the last `/`.
+/// The part after the last `/`.
 pub(crate) fn file_name(relative: &str) -> &str {
     relative.rsplit('/').next().unwrap_or(relative)
 }
 
-/// A path without the extension of its last part; a leading dot is no extension.
+/// A path without the extension; a leading dot is no extension.
 pub(crate) fn without_extension(relative: &str) -> &str {
     let name = file_name(relative);
     match name.rfind('.') {
@@ -382,12 +381,12 @@ pub(crate) fn without_folder(relative: &str, folder: &str) -> String {
     parts.join("/")
 }
 
-/// Hidden files, and what macOS adds to archives.
+/// Hidden files, and those that macOS adds to archives.
 fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".") || name == "__MACOSX"
 }
 
-/// By extension; a file without one by its first bytes.
+/// By extension or, without one, by the first bytes.
 fn is_image(path: &Path) -> bool {
     match path.extension() {
         Some(extension) => has_image_extension(extension),
@@ -407,13 +406,13 @@ fn problem_of_walk(root: &Path, error: &walkdir::Error) -> Problem {
         let detail = format!("leads back to {}; not followed", ancestor.display());
         return Problem::new(ProblemKind::SymlinkLoop, path, detail);
     }
-    // ELOOP on Linux and on macOS: a link to itself, or a ring of links.
+    // ELOOP on Linux and macOS: a link to itself or a cycle of links.
     if matches!(error.io_error().and_then(std::io::Error::raw_os_error), Some(40 | 62)) {
         return Problem::new(ProblemKind::SymlinkLoop, path, "leads back to itself; not followed");
     }
     let is_link = path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
     let reason = error.io_error().map_or_else(|| error.to_string(), ToString::to_string);
-    let detail = if is_link { format!("a link that leads nowhere: {reason}") } else { reason };
+    let detail = if is_link { format!("a dangling link: {reason}") } else { reason };
     let kind = match path.extension() {
         Some(extension) if has_image_extension(extension) => ProblemKind::UnreadableImage,
         _ => ProblemKind::UnreadableFolder,
@@ -421,7 +420,7 @@ fn problem_of_walk(root: &Path, error: &walkdir::Error) -> Problem {
     Problem::new(kind, path, detail)
 }
 
-/// Whether some folder in this one, other than `masks`, holds an image at any depth.
+/// Whether some subfolder other than `masks` contains an image at any depth.
 pub(crate) fn has_images_in_folders(root: &Path) -> bool {
     let walk = WalkDir::new(root).follow_links(true).min_depth(1).max_depth(64);
     let is_wanted = |entry: &DirEntry| !is_hidden(entry.file_name()) && entry.file_name() != MASKS;

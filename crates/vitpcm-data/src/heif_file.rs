@@ -1,6 +1,6 @@
-//! HEIF files: photographs of phones (HEIC, decoded by heifer) and of the web (AVIF, feature `avif`). Which of the two a file is, its
-//! size once upright, and what is refused before a decoder sees it. Turns and mirrors are those of the container (`irot`,
-//! `imir`); by the standard the EXIF orientation beside them only repeats them, so it is not applied.
+//! HEIF files: phone photographs (HEIC, decoded by heifer) and AVIF (feature `avif`). Detects which of the two a file
+//! is, its upright size, and refuses dangerous files before decoding. Rotation and mirroring come from the container
+//! (`irot`, `imir`); by the standard the EXIF orientation only repeats them and is not applied.
 
 use crate::ImageLimits;
 use crate::image_file::check_size;
@@ -8,33 +8,33 @@ use heifer::heifer_isobmff::boxes::Property;
 use heifer::heifer_isobmff::{HeifFile, ItemId};
 use image::RgbaImage;
 
-/// Most tiles of one picture. Phones of 200 million pixels write about 800.
+/// Limit on tiles per picture. Phones with 200 megapixels write about 800.
 const MAX_TILES: usize = 1 << 11;
 
-/// A derived picture of a derived picture of … : files in use have two steps.
+/// Nesting limit of derived pictures; real files have two levels.
 const MAX_STEPS: usize = 4;
 
-/// What a HEIF file's picture is coded in.
+/// The codec of a HEIF file's picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coding {
     Hevc,
     Av1,
 }
 
-/// A HEIF file whose picture is of a size that is read.
+/// A HEIF file whose picture is within the limits.
 pub(crate) struct HeifPicture {
     bytes: Vec<u8>,
     coding: Coding,
-    /// As stored, before it is cut and turned.
+    /// As stored, before crop and rotation.
     stored_size: (u32, u32),
     size: (u32, u32),
 }
 
-/// Whether the first bytes are those of a HEIF file: its `ftyp` box names a brand of still pictures.
+/// Whether the first bytes are those of a HEIF file: its `ftyp` box names a still-picture brand.
 pub(crate) fn is_heif_head(head: &[u8]) -> bool {
     const BRANDS: [&[u8; 4]; 10] =
         [b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1", b"avif", b"avis"];
-    // Behind the box's length and name: the major brand, a version, then all compatible brands.
+    // After the box's length and name: the major brand, a version, then all compatible brands.
     let brands = head.get(8..).unwrap_or_default().as_chunks().0;
     head.get(4..8) == Some(b"ftyp") && brands.iter().any(|brand| BRANDS.contains(&brand))
 }
@@ -58,7 +58,7 @@ impl HeifPicture {
         if num_pixels > (bytes.len() as u64).saturating_mul(1 << 16) {
             let (width, height) = stored_size;
             return Err(format!(
-                "its header promises {width}×{height} pixels, too many for {} bytes",
+                "its header claims {width}×{height} pixels, too many for {} bytes",
                 bytes.len()
             ));
         }
@@ -83,12 +83,12 @@ impl HeifPicture {
     /// Decodes the picture, upright.
     pub(crate) fn pixels(&self) -> Result<RgbaImage, String> {
         let max_pixels = u64::from(self.stored_size.0) * u64::from(self.stored_size.1);
-        // Coded pictures are whole blocks, of 64 pixels at most.
+        // Coded pictures consist of whole blocks of up to 64 pixels.
         let max_pixels =
             max_pixels + 64 * (u64::from(self.stored_size.0) + u64::from(self.stored_size.1) + 64);
         let image = match self.coding {
             Coding::Hevc => {
-                // Images are read in parallel, so that one thread each is enough.
+                // Images are read in parallel, so one thread each is enough.
                 let options = heifer::Options { max_threads: 1, max_pixels };
                 heifer::decode_rgba8(&self.bytes, &options).map_err(|error| error.to_string())?
             }
@@ -113,7 +113,7 @@ fn broken(error: impl std::fmt::Display) -> String {
     format!("a broken HEIF file: {error}")
 }
 
-/// What the primary picture is coded in: its own item, or what it is put together of.
+/// The codec of the primary picture: of its own item, or of the items it is derived from.
 fn coding_of(file: &HeifFile) -> Result<Coding, String> {
     let mut id = file.primary_id;
     for _ in 0..MAX_STEPS {
@@ -122,13 +122,13 @@ fn coding_of(file: &HeifFile) -> Result<Coding, String> {
             b"hvc1" => return Ok(Coding::Hevc),
             b"av01" => return Ok(Coding::Av1),
             b"grid" | b"iden" => id = first_part(file, id)?,
-            _ => return Err(format!("a HEIF file of a kind that is not read (`{kind}`)")),
+            _ => return Err(format!("an unsupported kind of HEIF file (`{kind}`)")),
         }
     }
     Err("a HEIF file of pictures within pictures".to_string())
 }
 
-/// The first of the pictures that a picture is made of, once their number is known to be sane.
+/// The first of the pictures that a picture is derived from, after checking their number.
 fn first_part(file: &HeifFile, id: ItemId) -> Result<ItemId, String> {
     match file.referenced_items(id, b"dimg") {
         [] => Err("a broken HEIF file: a grid without tiles".to_string()),
@@ -139,7 +139,7 @@ fn first_part(file: &HeifFile, id: ItemId) -> Result<ItemId, String> {
     }
 }
 
-/// The size after the primary picture's own cut and turns.
+/// The size after the primary picture's own crop and rotation.
 fn upright_size(file: &HeifFile, stored: (u32, u32)) -> Result<(u32, u32), String> {
     let (mut width, mut height) = stored;
     for property in file.item_properties(file.primary_id).map_err(broken)? {
@@ -155,7 +155,7 @@ fn upright_size(file: &HeifFile, stored: (u32, u32)) -> Result<(u32, u32), Strin
     Ok((width, height))
 }
 
-/// Where a clean aperture begins along one side, and how much it leaves, as heifer cuts it (ISO/IEC 14496-12).
+/// Start and length of a clean aperture along one side, as heifer crops it (ISO/IEC 14496-12).
 pub(crate) fn kept_by(side: u32, kept: (u32, u32), offset: (i32, u32)) -> Result<(u32, u32), String> {
     if kept.1 == 0 || offset.1 == 0 {
         return Err("a broken HEIF file: a cut by zero".to_string());

@@ -1,21 +1,21 @@
-//! The choice of images that training sets aside by default, to measure what was learned: stratified by tags, and decided by
-//! names, tags and seed alone.
+//! Chooses the images that training holds out by default to measure the model: stratified by tags, and determined by
+//! names, tags and seed.
 
 use crate::TaggedImage;
 use crate::split::unit_hash;
 use std::collections::BTreeMap;
 
-/// With fewer images, all are needed for training.
+/// With fewer images, none are held out.
 pub const LEAST_IMAGES: usize = 100;
-/// Of a class with fewer images, none is set aside: so few are hardly enough to learn from.
+/// Of a class with fewer images, none is held out: they are all needed for training.
 const LEAST_OF_CLASS: usize = 15;
-/// At least so many images of any other class: with fewer, nothing could be said about it.
+/// Minimum for any other class: with fewer, nothing could be said about it.
 const LEAST_HELD_OUT: usize = 3;
 
-/// The names of the images to set aside, in the order of `images`: about a `share` of every class; none where there are
-/// fewer than [`LEAST_IMAGES`].
+/// The names of the held-out images, in the order of `images`: about a fraction `share` of every class; none with fewer
+/// than [`LEAST_IMAGES`].
 ///
-/// Each image counts for its rarest tag, those without tags for a group of their own.
+/// Each image counts for its rarest tag; images without tags form a group of their own.
 pub fn choose_held_out(images: &[TaggedImage], share: f64, seed: u64) -> Vec<String> {
     if images.len() < LEAST_IMAGES || share <= 0.0 {
         return Vec::new();
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// Images with the tags that a function gives them.
+    /// Images with tags from a function.
     fn images(count: usize, tags: impl Fn(usize) -> Vec<u8>) -> Vec<TaggedImage> {
         let image = |i: usize| TaggedImage {
             name: format!("{i}.jpg"),
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_tenth_of_every_class_is_set_aside_and_rare_classes_keep_their_images() {
-        // 1 is everywhere, 2 in every fifth image, 3 in 20, 4 in 10; some have no tag.
+        // Class 1 is everywhere, 2 in every fifth image, 3 in 20, 4 in 10; some have no tag.
         let images = images(200, |i| match i {
             0..20 => vec![1, 3],
             20..30 => vec![1, 4],

@@ -1,5 +1,5 @@
-//! Image files to 8-bit RGB pixels, upright. The kind of a file is decided by its content, never by its name; its
-//! size is checked before anything is allocated; a decoder that panics gives an error like any other.
+//! Reads image files as upright 8-bit RGB. The format is detected by content, never by name; the size is checked before
+//! anything is allocated; a panic in a decoder becomes an ordinary error.
 
 use crate::DataError;
 use crate::heif_file::{HeifPicture, is_heif_head};
@@ -14,10 +14,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use vitpcm_masks::MAX_MASK_PIXELS;
 
-/// What is refused before it is decoded.
+/// Limits checked before decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageLimits {
-    /// Most pixels of one image. Default: 100 million, about twice what the largest common cameras write.
+    /// Most pixels per image. Default: 100 million, about twice the largest common cameras.
     pub max_pixels: u64,
 }
 
@@ -27,28 +27,28 @@ impl Default for ImageLimits {
     }
 }
 
-/// The formats that are read, in words.
+/// The supported formats, for people.
 pub const IMAGE_FORMATS: &str = if cfg!(feature = "avif") {
     "JPEG, PNG, HEIC, AVIF, WebP, TIFF, BMP and GIF"
 } else {
     "JPEG, PNG, HEIC, WebP, TIFF, BMP and GIF"
 };
 
-/// What an image file says about itself.
+/// Size and format of an image file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageHeader {
-    /// Pixels a row, once the image is upright.
+    /// Width in pixels, after rotation.
     pub width: u32,
-    /// Number of rows, once the image is upright.
+    /// Height in pixels, after rotation.
     pub height: u32,
     /// `JPEG`, `PNG`, `WebP`, `TIFF`, `BMP`, `GIF`, `HEIC` or `AVIF`, by content.
     pub format: &'static str,
 }
 
-/// Reads an image as RGB, 8 bits a channel.
+/// Reads an image as 8-bit RGB.
 ///
-/// EXIF orientation is applied, in HEIC and AVIF the container's own. Of an animation the first picture is read. Grey becomes RGB, CMYK is converted without a colour profile, 16 bits become 8,
-/// transparent parts are laid over white.
+/// Applies the EXIF orientation, in HEIC and AVIF the container's own. Of an animation, reads the first frame. Grey
+/// becomes RGB, CMYK is converted without a colour profile, 16 bits become 8, transparency is blended with white.
 pub fn read_image(path: &Path, limits: &ImageLimits) -> Result<RgbImage, DataError> {
     decode_file(path, limits).map(|(_, pixels)| pixels)
 }
@@ -58,7 +58,7 @@ pub fn read_image_header(path: &Path, limits: &ImageLimits) -> Result<ImageHeade
     guarded(path, || Ok(open_file(path, limits, Extent::Header)?.header()))
 }
 
-/// [`read_image`] for a file that is in memory; errors call it by `name`.
+/// [`read_image`] for a file in memory; errors refer to it as `name`.
 pub fn decode_image(name: &str, bytes: &[u8], limits: &ImageLimits) -> Result<RgbImage, DataError> {
     guarded(Path::new(name), || {
         Opened::new(Cursor::new(bytes), bytes.len() as u64, limits, Extent::Pixels)?.pixels()
@@ -73,7 +73,7 @@ pub(crate) fn decode_file(path: &Path, limits: &ImageLimits) -> Result<(ImageHea
     })
 }
 
-/// Runs `work` on a file; its reason for failing, or its panic, becomes an error that names the file.
+/// Runs `work` on a file; its error or panic becomes an error that names the file.
 fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, String>) -> Result<T, DataError> {
     let outcome = catch_unwind(AssertUnwindSafe(work));
     let result = outcome.unwrap_or_else(|_| Err("the image decoder failed on this file".to_string()));
@@ -85,7 +85,7 @@ fn open_file(path: &Path, limits: &ImageLimits, extent: Extent) -> Result<Opened
     if metadata.is_dir() {
         return Err("a folder, not an image".to_string());
     }
-    // Opening a pipe or a device would wait, or never end.
+    // Opening a pipe or a device could block or never end.
     if !metadata.is_file() {
         return Err("not a regular file".to_string());
     }
@@ -93,7 +93,7 @@ fn open_file(path: &Path, limits: &ImageLimits, extent: Extent) -> Result<Opened
     Opened::new(file, metadata.len(), limits, extent)
 }
 
-/// An image whose size is known and allowed.
+/// An opened image whose size is allowed.
 enum Opened<'a> {
     /// Read by the `image` crate.
     Plain { decoder: Box<dyn ImageDecoder + 'a>, format: ImageFormat, orientation: Orientation },
@@ -114,7 +114,7 @@ impl<'a> Opened<'a> {
             _ if is_heif_head(&head) => None,
             _ => return Err(describe_foreign(&head)),
         };
-        // Eight bytes a pixel is the most that a plain file needs (16-bit RGBA); some decoders read the whole file.
+        // Uncompressed files need at most eight bytes per pixel (16-bit RGBA); some decoders read the whole file.
         let max_bytes = limits.max_pixels.saturating_mul(8).saturating_add(64 << 20);
         if num_bytes > max_bytes {
             return Err(format!("{num_bytes} bytes, more than the {max_bytes} that are read"));
@@ -156,11 +156,9 @@ impl<'a> Opened<'a> {
             && num_pixels > max_packed_pixels
         {
             let (width, height) = size;
-            return Err(format!(
-                "its header promises {width}×{height} pixels, too many for {num_bytes} bytes"
-            ));
+            return Err(format!("its header claims {width}×{height} pixels, too many for {num_bytes} bytes"));
         }
-        // Decoders hold up to as much again beside the pixels, which take at most 16 bytes each.
+        // Decoders may need as much memory again as the pixels, which take at most 16 bytes each.
         let mut decoder_limits = Limits::no_limits();
         decoder_limits.max_alloc = Some(num_pixels.saturating_mul(2 * 16).saturating_add(1 << 20));
         decoder.set_limits(decoder_limits).map_err(reason_of)?;
@@ -176,7 +174,7 @@ impl<'a> Opened<'a> {
         let ((width, height), format) = match self {
             Opened::Plain { decoder, format, orientation } => {
                 let (width, height) = decoder.dimensions();
-                // Orientations 5 to 8 of EXIF turn the image by a quarter.
+                // EXIF orientations 5 to 8 rotate the image by 90°.
                 let is_turned = orientation.to_exif() >= 5;
                 let size = if is_turned { (height, width) } else { (width, height) };
                 (size, name_of(*format).unwrap_or("unknown"))
@@ -203,10 +201,10 @@ fn jpeg_decoder(bytes: Vec<u8>) -> Result<JpegDecoder<Cursor<Vec<u8>>>, String> 
     JpegDecoder::new(Cursor::new(bytes)).map_err(reason_of)
 }
 
-/// Whether a WebP file's EXIF chunk, from which the orientation comes, is of a length that is read.
+/// Whether a WebP file's EXIF chunk, which holds the orientation, is small enough to read.
 fn webp_exif_is_small(file: &mut (impl BufRead + Seek), num_bytes: u64) -> bool {
     const MAX_BYTES: u32 = 1 << 20;
-    // Behind `RIFF`, the length and `WEBP`.
+    // After `RIFF`, the length and `WEBP`.
     let mut position = 12;
     while position < num_bytes {
         let mut head = [0; 8];
@@ -222,7 +220,7 @@ fn webp_exif_is_small(file: &mut (impl BufRead + Seek), num_bytes: u64) -> bool 
     true
 }
 
-/// Refuses a picture without pixels, or of too many.
+/// Refuses images without pixels or with too many.
 pub(crate) fn check_size((width, height): (u32, u32), limits: &ImageLimits) -> Result<(), String> {
     let num_pixels = u64::from(width) * u64::from(height);
     if num_pixels == 0 {
@@ -234,7 +232,7 @@ pub(crate) fn check_size((width, height): (u32, u32), limits: &ImageLimits) -> R
     Ok(())
 }
 
-/// What a decoder says, in words that mean something to whoever made the file.
+/// A decoder's error in plain words.
 fn reason_of(error: ImageError) -> String {
     match error {
         ImageError::IoError(io) if io.kind() == io::ErrorKind::UnexpectedEof => {
@@ -256,19 +254,19 @@ fn name_of(format: ImageFormat) -> Option<&'static str> {
     }
 }
 
-/// The first bytes of a file; fewer where it is shorter.
+/// The first bytes of a file, or all of a shorter one.
 pub(crate) fn head_of(file: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::with_capacity(64);
     file.take(64).read_to_end(&mut head)?;
     Ok(head)
 }
 
-/// Whether the first bytes are those of an image that we read.
+/// Whether the first bytes are those of a supported image.
 pub(crate) fn is_image_head(head: &[u8]) -> bool {
     image::guess_format(head).is_ok_and(|format| name_of(format).is_some()) || is_heif_head(head)
 }
 
-/// Says what a file is that is not one of our images.
+/// Describes a file that is not a supported image.
 fn describe_foreign(head: &[u8]) -> String {
     let read = format!("{IMAGE_FORMATS} are read");
     let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();

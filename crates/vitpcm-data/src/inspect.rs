@@ -1,5 +1,5 @@
-//! What a data set holds, in figures, and everything that is wrong with its files. Every image is decoded and every
-//! mask read, on all cores, within a fixed amount of memory; the result does not depend on the number of threads.
+//! Statistics of a data set, and all problems with its files. Decodes every image and reads every mask, on all cores,
+//! within a memory limit; the result does not depend on the number of threads.
 
 use crate::image_file::decode_file;
 use crate::tag_warnings::{InputGrid, TagWarning, describe, tag_warnings};
@@ -15,28 +15,28 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// How closely images and masks are looked at.
+/// How thoroughly images and masks are checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InspectDepth {
     /// Decode every image, read every mask, compare contents.
     #[default]
     Content,
-    /// Headers and sizes only: quick, but a file that is broken further on goes unnoticed.
+    /// Headers and sizes only: fast, but misses files that are damaged further on.
     Headers,
 }
 
 /// How a data set is inspected.
 #[derive(Clone, Debug)]
 pub struct InspectOptions {
-    /// What is refused before it is decoded.
+    /// Limits checked before decoding.
     pub limits: ImageLimits,
-    /// How closely to look.
+    /// How thoroughly to check.
     pub depth: InspectDepth,
-    /// The input of the network that is to be trained, which decides how small things may be.
+    /// The input of the network to be trained, which determines how small objects may be.
     pub input: InputGrid,
-    /// Decoded pixels held at one time, in bytes, over all threads; one larger image still passes, alone.
+    /// Limit on decoded pixels in memory over all threads, in bytes; one larger image still passes, alone.
     pub memory_bytes: u64,
-    /// Counts the images looked at, up to the number of images, for a progress bar.
+    /// Counts the images checked so far, for a progress bar.
     pub progress: Arc<AtomicUsize>,
 }
 
@@ -52,15 +52,15 @@ impl Default for InspectOptions {
     }
 }
 
-/// A data set in figures.
+/// Statistics of a data set.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Inspection {
     /// The folder.
     #[serde(serialize_with = "problem::lossy")]
     pub path: PathBuf,
-    /// What it was recognised as.
+    /// The detected layout.
     pub layout: DatasetLayout,
-    /// Name of the one file that the tags were read from, for layouts that have one.
+    /// Name of the file that the tags were read from, for layouts with a single one.
     pub tag_file: Option<String>,
     /// Number of images.
     pub images: usize,
@@ -68,29 +68,29 @@ pub struct Inspection {
     pub untagged_images: usize,
     /// Tags in all.
     pub tags: usize,
-    /// Images with a truth mask.
+    /// Images with a true mask.
     pub masks: usize,
-    /// The classes in order, background left out.
+    /// The classes in order, without background.
     pub classes: Vec<ClassCount>,
     /// The splits.
     pub splits: Vec<SplitCount>,
     /// How many images have 0, 1, 2, … tags.
     pub images_by_number_of_tags: Vec<usize>,
-    /// Sizes of the readable images; absent if there is none.
+    /// Sizes of the readable images; absent if there are none.
     pub sizes: Option<SizeSummary>,
     /// How many images are JPEG, PNG, …, by content.
     pub formats: BTreeMap<String, usize>,
-    /// How tags were understood where that is not plain.
+    /// How tags were interpreted where that is not obvious.
     pub notes: Vec<ReadingNote>,
     /// All problems, sorted by kind, file and detail.
     pub problems: Vec<Problem>,
-    /// What the tags of the training images cannot teach.
+    /// Warnings about what the training images' tags cannot teach.
     pub warnings: Vec<TagWarning>,
-    /// Images that the warnings are about: the training split's, or all.
+    /// Number of images that the warnings are about: the training split's, or all.
     pub training_images: usize,
 }
 
-/// How often a class occurs.
+/// Frequency of a class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClassCount {
     /// Class index, from 1.
@@ -101,7 +101,7 @@ pub struct ClassCount {
     pub images: usize,
 }
 
-/// A split in figures.
+/// Statistics of a split.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SplitCount {
     /// Name of the split.
@@ -110,33 +110,33 @@ pub struct SplitCount {
     pub images: usize,
     /// Images without a tag.
     pub untagged_images: usize,
-    /// Images with a truth mask.
+    /// Images with a true mask.
     pub masks: usize,
     /// Images of this split with each tag, in the order of [`Inspection::classes`].
     pub images_by_class: Vec<usize>,
 }
 
-/// Smallest, middle and largest value.
+/// Minimum, median and maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Range {
-    /// Smallest.
+    /// Minimum.
     pub min: u32,
-    /// The middle one; of an even number, the lower of the two.
+    /// Median; for an even number, the lower of the two middle values.
     pub median: u32,
-    /// Largest.
+    /// Maximum.
     pub max: u32,
 }
 
-/// Sizes of the images, upright.
+/// Sizes of the images, after rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SizeSummary {
-    /// Pixels a row.
+    /// Widths.
     pub width: Range,
-    /// Number of rows.
+    /// Heights.
     pub height: Range,
 }
 
-/// Looks at every file of a data set. Never fails: what is wrong is in [`Inspection::problems`].
+/// Checks every file of a data set. Never fails: errors are in [`Inspection::problems`].
 pub fn inspect(dataset: &Dataset, options: &InspectOptions) -> Inspection {
     let budget = MemoryBudget::new(options.memory_bytes);
     let looks: Vec<(Option<ImageHeader>, Vec<Problem>)> = (0..dataset.images().len())
@@ -204,7 +204,7 @@ fn look_at_image(
     if options.depth == InspectDepth::Headers {
         return Ok(header);
     }
-    // Decoders hold up to about twice the pixels while they work.
+    // Decoders need up to about twice the pixels' memory.
     let _held = budget.hold(u64::from(header.width) * u64::from(header.height) * 3 * 2);
     decode_file(path, &options.limits).map(|(header, _)| header)
 }
@@ -244,7 +244,7 @@ fn look_at_mask(
     }
 }
 
-/// The message without the path that a problem names anyway.
+/// The message without the path, which the problem names anyway.
 fn reason_of(error: &DataError) -> String {
     let path = match error {
         DataError::Io { path, .. }
@@ -279,7 +279,7 @@ fn duplicate_problem(dataset: &Dataset, first: usize, later: usize) -> Problem {
     Problem::new(ProblemKind::DuplicateImage, &later_image.path, detail)
 }
 
-/// The figures, without problems and warnings.
+/// The statistics, without problems and warnings.
 fn summarise(dataset: &Dataset, headers: &[ImageHeader]) -> Inspection {
     let images = dataset.images();
     let everything: Vec<usize> = (0..images.len()).collect();
@@ -346,7 +346,7 @@ fn range_of(mut values: Vec<u32>) -> Option<Range> {
     Some(Range { min, median: values[(values.len() - 1) / 2], max })
 }
 
-/// Bytes that threads may hold together. A thread that wants more than there is waits for the others.
+/// Bytes that threads may hold together. A thread that needs more than is left waits for the others.
 struct MemoryBudget {
     total: u64,
     free: Mutex<u64>,

@@ -1,6 +1,6 @@
-//! JPEG files before they are decoded. The decoder fills missing data with grey and reports success, so `jpeg_scan.rs`
+//! Checks JPEG files before decoding. The decoder fills missing data with grey and reports success, so `jpeg_scan.rs`
 //! first checks that every scan has a code for each of its blocks. Comments, colour profiles and other segments that do
-//! not influence the pixels are dropped. Decoding itself is left to the `image` crate.
+//! not affect the pixels are dropped. Decoding is left to the `image` crate.
 
 use crate::jpeg_scan::{Frame, ScanHeader, Tables};
 
@@ -10,22 +10,22 @@ const START_OF_SCAN: u8 = 0xda;
 const HUFFMAN_TABLES: u8 = 0xc4;
 const RESTART_INTERVAL: u8 = 0xdd;
 
-/// More scans than any encoder writes: each may cost a pass over the whole picture for a few bytes.
+/// More scans than any encoder writes: each may cost a pass over the whole image for a few bytes.
 const MAX_SCANS: usize = 100;
 
-/// How much of a file is wanted.
+/// How much of a file is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// Up to the first scan: size and orientation.
     Header,
-    /// Everything, and all of it must be there.
+    /// Everything, and it must be complete.
     Pixels,
 }
 
-/// The segments that decide the pixels and their orientation, up to the end of the image.
+/// The segments that determine the pixels and their orientation, up to the end of the image.
 ///
-/// What follows the end marker is no part of the picture. A missing end marker is added where all data is there;
-/// incomplete data is an error.
+/// Data after the end marker is ignored. A missing end marker is added if all data is there; incomplete data is an
+/// error.
 pub(crate) fn essential_segments(bytes: &[u8], extent: Extent) -> Result<Vec<u8>, String> {
     let mut kept = vec![0xff, START_OF_IMAGE];
     let mut progress = Progress::default();
@@ -38,7 +38,7 @@ pub(crate) fn essential_segments(bytes: &[u8], extent: Extent) -> Result<Vec<u8>
                 kept.extend([0xff, END_OF_IMAGE]);
                 return Ok(kept);
             }
-            // Markers without a length, which mean nothing outside of a scan.
+            // Markers without a length, meaningless outside a scan.
             0x01 | 0xd0..=START_OF_IMAGE => {
                 at = start;
                 continue;
@@ -67,7 +67,7 @@ pub(crate) fn essential_segments(bytes: &[u8], extent: Extent) -> Result<Vec<u8>
     Ok(kept)
 }
 
-/// The next marker, and the position behind it. Junk before it is passed over, as decoders do.
+/// The next marker and the position after it. Skips junk before it, as decoders do.
 fn next_marker(bytes: &[u8], mut at: usize) -> Option<(u8, usize)> {
     loop {
         at += bytes.get(at..)?.iter().position(|&byte| byte == 0xff)?;
@@ -79,14 +79,14 @@ fn next_marker(bytes: &[u8], mut at: usize) -> Option<(u8, usize)> {
     }
 }
 
-/// What stands behind the length at `start`, if all of it is in the file.
+/// The segment after the length at `start`, if the file contains all of it.
 fn segment_at(bytes: &[u8], start: usize) -> Option<&[u8]> {
     let length = bytes.get(start..start + 2)?;
     let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
     bytes.get(start + 2..start + length.max(2))
 }
 
-/// Which segments beside the picture were met: of each kind that decides something, the first counts.
+/// Metadata segments seen so far: of each relevant kind, the first counts.
 #[derive(Default)]
 struct Metadata {
     has_jfif: bool,
@@ -100,19 +100,19 @@ impl Metadata {
         match (marker, segment) {
             (0xe0, [b'J', b'F', b'I', b'F', 0, ..]) => is_first(&mut self.has_jfif),
             (0xe1, [b'E', b'x', b'i', b'f', 0, 0, ..]) => is_first(&mut self.has_exif),
-            // Says how colours are coded.
+            // Defines how colours are coded.
             (0xee, [b'A', b'd', b'o', b'b', b'e', ..]) => is_first(&mut self.has_adobe),
-            // Other applications' segments, reserved ones, comments.
+            // Other application segments, reserved ones, comments.
             (0xe0..=0xfe, _) => false,
             _ => true,
         }
     }
 }
 
-/// What was read of the picture so far.
+/// What has been read of the image so far.
 #[derive(Default)]
 struct Progress {
-    /// Nothing for coding processes that only the decoder may know.
+    /// `None` for coding processes that only the decoder may know.
     frame: Option<Frame>,
     tables: Tables,
     restart_interval: usize,
@@ -133,7 +133,7 @@ impl Progress {
         }
     }
 
-    /// The length of the data of a scan. All its blocks must be there.
+    /// The length of a scan's data. All its blocks must be there.
     fn take_scan(&mut self, segment: &[u8], data: &[u8]) -> Result<usize, String> {
         self.num_scans += 1;
         if self.num_scans > MAX_SCANS {
@@ -148,7 +148,7 @@ impl Progress {
         Ok(scan_length(data))
     }
 
-    /// Enough where the file says that it ends here: an encoder may leave out details.
+    /// Sufficient if the file ends here with an end marker: an encoder may leave out details.
     fn check_has_all_components(&self) -> Result<(), String> {
         match self.frame.as_ref().map_or(0, Frame::num_missing_components) {
             0 => Ok(()),
@@ -167,12 +167,12 @@ impl Progress {
     }
 }
 
-/// Bytes before the first marker that is no restart.
+/// Number of bytes before the first marker that is no restart.
 fn scan_length(data: &[u8]) -> usize {
     let mut at = 0;
     while let Some((marker, behind)) = next_marker(data, at) {
         if !matches!(marker, 0xd0..=0xd7) {
-            // Fill bytes may stand before a marker.
+            // Fill bytes may precede a marker.
             let fill = data[..behind - 1].iter().rev().take_while(|&&byte| byte == 0xff).count();
             return behind - 1 - fill;
         }

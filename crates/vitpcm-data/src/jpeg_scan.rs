@@ -1,13 +1,13 @@
-//! Walks the Huffman codes of a JPEG's scans, sequential or progressive, without computing a pixel: a scan is complete if
-//! there is a code for every block that the frame announces. The spec is ITU-T T.81, whose figures are cited below.
+//! Walks the Huffman codes of a JPEG's scans, sequential or progressive, without computing pixels: a scan is complete
+//! if there is a code for every block of the frame. The specification is ITU-T T.81, cited below.
 
-/// Bits of a code that are looked up at once; longer codes are rare.
+/// Bits of a code looked up at once; longer codes are rare.
 const LOOKUP_BITS: u32 = 9;
 
-/// Precision of a coefficient that no scan has given yet.
+/// Precision of a coefficient that no scan has coded yet.
 const NOT_CODED: u8 = u8::MAX;
 
-/// The size of a picture and its colour channels.
+/// The size of an image and its components.
 pub(crate) struct Frame {
     width: usize,
     pub(crate) height: usize,
@@ -17,18 +17,18 @@ pub(crate) struct Frame {
 
 struct Component {
     id: u8,
-    /// Blocks in a unit of interleaved channels, across and down.
+    /// Blocks per interleaved unit, horizontally and vertically.
     horizontal: usize,
     vertical: usize,
-    /// For each coefficient the lowest bit that a scan has given.
+    /// For each coefficient, the lowest bit coded so far.
     lowest_bit: [u8; 64],
-    /// For each block the coefficients that are not zero: their refinement takes a bit each. Progressive frames only.
+    /// For each block, its nonzero coefficients: refining them takes a bit each. Progressive frames only.
     nonzero: Vec<u64>,
 }
 
-/// What one scan holds.
+/// A scan header.
 pub(crate) struct ScanHeader {
-    /// Position in the frame, and numbers of the tables for the first (DC) and the other (AC) coefficients.
+    /// Index in the frame, and numbers of the tables for the DC and AC coefficients.
     components: Vec<(usize, usize, usize)>,
     first: usize,
     last: usize,
@@ -37,7 +37,7 @@ pub(crate) struct ScanHeader {
 }
 
 impl ScanHeader {
-    /// Nothing if it does not fit the frame; the decoder says why.
+    /// `None` if it does not fit the frame; the decoder reports why.
     pub(crate) fn parse(segment: &[u8], frame: &Frame) -> Option<Self> {
         let (&num_components, rest) = segment.split_first()?;
         let (selected, rest) = rest.split_at_checked(2 * usize::from(num_components))?;
@@ -61,7 +61,7 @@ impl ScanHeader {
     }
 }
 
-/// The Huffman tables that are in force, by number.
+/// The current Huffman tables, by number.
 #[derive(Default)]
 pub(crate) struct Tables {
     dc: [Option<HuffmanTable>; 4],
@@ -77,7 +77,7 @@ impl Tables {
         self.ac.get(number)?.as_ref()
     }
 
-    /// Takes the tables of a segment (B.2.4.2).
+    /// Adds the tables of a segment (B.2.4.2).
     pub(crate) fn add(&mut self, mut segment: &[u8]) {
         while let Some((&[kind, ref lengths @ ..], rest)) = segment.split_first_chunk::<17>() {
             let num_values = lengths.iter().map(|&count| usize::from(count)).sum();
@@ -92,15 +92,15 @@ impl Tables {
 }
 
 struct HuffmanTable {
-    /// Length and value of the code that starts with these bits; length 0 for longer ones.
+    /// Length and value of the code that starts with these bits; length 0 for longer codes.
     lookup: Box<[(u8, u8)]>,
-    /// For each length: the code behind the last one, and what to add to a code for the position of its value.
+    /// For each length: the code after the last one, and the offset from a code to the index of its value.
     limits: [(i32, i32); 17],
     values: Box<[u8]>,
 }
 
 impl HuffmanTable {
-    /// Nothing if there are more codes than bits allow.
+    /// `None` if there are more codes than the lengths allow.
     fn new(counts: &[u8], values: &[u8]) -> Option<Self> {
         let mut lookup = vec![(0, 0); 1 << LOOKUP_BITS];
         let mut limits = [(0, 0); 17];
@@ -139,7 +139,7 @@ impl Bits<'_> {
         while self.count <= 56 {
             let Some(&byte) = self.data.get(self.at) else { return };
             if byte == 0xff {
-                // A zero is stuffed behind a byte of data; anything else makes it a marker.
+                // A stuffed zero follows a data byte of 0xff; anything else makes it a marker.
                 if self.data.get(self.at + 1) != Some(&0) {
                     return;
                 }
@@ -151,7 +151,7 @@ impl Bits<'_> {
         }
     }
 
-    /// Up to 16 bits; nothing if the data ends before.
+    /// Up to 16 bits; `None` if the data ends before.
     fn take(&mut self, count: u32) -> Option<u32> {
         if self.count < count {
             self.fill();
@@ -182,7 +182,7 @@ impl Bits<'_> {
         None
     }
 
-    /// Goes on behind the next marker if that is a restart.
+    /// Continues after the next marker if it is a restart.
     fn restart(&mut self) -> Option<()> {
         (self.buffer, self.count) = (0, 0);
         loop {
@@ -201,7 +201,7 @@ impl Bits<'_> {
 }
 
 impl Frame {
-    /// Nothing if it is of no use; the decoder says why.
+    /// `None` if it is invalid; the decoder reports why.
     pub(crate) fn parse(segment: &[u8], is_progressive: bool) -> Option<Self> {
         let &[bits, y1, y0, x1, x0, num_components, ref rest @ ..] = segment else { return None };
         let (height, width) = (u16::from_be_bytes([y1, y0]).into(), u16::from_be_bytes([x1, x0]).into());
@@ -223,17 +223,17 @@ impl Frame {
         is_usable.then_some(Frame { width, height, is_progressive, components })
     }
 
-    /// Channels of which no scan has given even the mean of each block.
+    /// Components without any DC scan so far.
     pub(crate) fn num_missing_components(&self) -> usize {
         self.components.iter().filter(|component| component.lowest_bit[0] == NOT_CODED).count()
     }
 
-    /// Whether every coefficient was given to its last bit.
+    /// Whether every coefficient was coded to its last bit.
     pub(crate) fn is_finished(&self) -> bool {
         self.components.iter().all(|component| component.lowest_bit == [0; 64])
     }
 
-    /// Walks the data of a scan. Fails with the row of pixels for which there is none.
+    /// Walks the data of a scan. Fails with the first pixel row without data.
     pub(crate) fn walk(
         &mut self,
         scan: &ScanHeader,
@@ -245,7 +245,7 @@ impl Frame {
         let (max_horizontal, max_vertical) = (most(|c| c.horizontal), most(|c| c.vertical));
         let units_wide = self.width.div_ceil(8 * max_horizontal);
         let units_high = self.height.div_ceil(8 * max_vertical);
-        // A scan of one channel has no padding to whole units (A.2.2).
+        // A scan of one component has no padding to whole units (A.2.2).
         let (wide, high, rows_of_unit) = match *scan.components {
             [(component, ..)] => {
                 let Component { horizontal, vertical, .. } = self.components[component];
@@ -259,7 +259,7 @@ impl Frame {
             (!self.needs_dc(scan) || tables.dc(dc).is_some())
                 && (!self.needs_ac(scan) || tables.ac(ac).is_some())
         };
-        // A scan without its tables cannot be walked; the decoder has some of its own.
+        // A scan without its tables cannot be walked; the decoder has defaults.
         let num_units = if scan.components.iter().all(has_tables) { wide * high } else { 0 };
         let mut bits = Bits { data, at: 0, buffer: 0, count: 0 };
         let mut end_of_band_run = 0;
@@ -278,7 +278,8 @@ impl Frame {
                 };
                 let stride = units_wide * component.horizontal;
                 if scan.first > 0 && component.nonzero.is_empty() {
-                    // The means come first, and take a bit each: so the file bounds what is allocated.
+                    // DC coefficients come first and take at least a bit each, so the file's size bounds the
+                    // allocation.
                     if component.lowest_bit[0] == NOT_CODED {
                         return Err(ends_here);
                     }
@@ -314,7 +315,7 @@ impl Frame {
     }
 }
 
-/// The difference of a block's mean to the one before it (F.2.2.1).
+/// A block's DC difference (F.2.2.1).
 fn walk_difference(bits: &mut Bits<'_>, table: Option<&HuffmanTable>) -> Option<()> {
     let size = bits.symbol(table?)?;
     bits.take(u32::from(size).min(16)).map(drop)
@@ -340,7 +341,7 @@ fn walk_sequential(bits: &mut Bits<'_>, dc: Option<&HuffmanTable>, ac: Option<&H
     Some(())
 }
 
-/// A band of a block's coefficients: first its upper bits, later one further bit a scan (G.1.2.2 and G.1.2.3).
+/// A band of a block's coefficients: first the upper bits, then one further bit per scan (G.1.2.2 and G.1.2.3).
 fn walk_band(
     bits: &mut Bits<'_>,
     table: Option<&HuffmanTable>,

@@ -11,10 +11,10 @@ use std::path::Path;
 const BOOKKEEPING: [&str; 8] =
     ["id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time", "agreement", "inner_id"];
 
-/// Keys under which choices are usual in flat objects; where there is none, every text counts.
+/// Usual keys of choices in flat objects; without any of them, every string counts.
 const CHOICE_KEYS: [&str; 8] = ["choice", "choices", "tag", "tags", "label", "labels", "class", "classes"];
 
-/// Reads an export of either form. Of a file that is not valid to its end, nothing counts.
+/// Reads an export of either form. A file that is not valid to its end is ignored entirely.
 pub(crate) fn read(path: &Path, rows: &mut TagRows<'_>) {
     let mut number = 0;
     let read = annotation_file::read_json_items(path, "a list of tasks", |_, task| {
@@ -35,7 +35,7 @@ pub(crate) fn read(path: &Path, rows: &mut TagRows<'_>) {
     }
 }
 
-/// The row of a task; nothing if nobody has annotated it, which is not the same as an image without the classes.
+/// The row of a task; `None` if it has no annotation, which is not the same as an image without the classes.
 fn row_of(task: &Value) -> Result<Option<TagRow<'_>>, String> {
     let task = task.as_object().ok_or("expected an object")?;
     let data = task.get("data").and_then(Value::as_object);
@@ -50,14 +50,14 @@ fn row_of(task: &Value) -> Result<Option<TagRow<'_>>, String> {
     Ok(tags.map(row))
 }
 
-/// The value of `image`, else the first text that looks like the address of a file.
+/// The value of `image`, else the first string that looks like a file's address.
 fn image_of(fields: &Map<String, Value>) -> Option<&str> {
     let is_address = |text: &&str| text.starts_with("/data/") || text.contains("://");
     let first_address = || fields.values().filter_map(Value::as_str).find(is_address);
     fields.get("image").and_then(Value::as_str).or_else(first_address)
 }
 
-/// All tags that annotators gave; annotations that were skipped do not count.
+/// All tags from annotations, except skipped ones.
 fn tags_of_task(task: &Map<String, Value>) -> Option<Vec<String>> {
     let annotations = task.get("annotations").or_else(|| task.get("completions"))?.as_array()?;
     let is_skipped = |annotation: &&Value| annotation.get("was_cancelled") == Some(&Value::Bool(true));
@@ -84,7 +84,7 @@ fn tags_of_flat(task: &Map<String, Value>, image: &str) -> Vec<String> {
     fields.flat_map(|(_, value)| names_of(value)).collect()
 }
 
-/// Names from a text, a list, or an object or list of objects with `choices` or labels.
+/// Names from a string, a list, or an object or list of objects with `choices` or labels.
 fn names_of(value: &Value) -> Vec<String> {
     match value {
         Value::String(name) => vec![name.trim().to_string()],
@@ -94,9 +94,9 @@ fn names_of(value: &Value) -> Vec<String> {
     }
 }
 
-/// The ways in which an image's address may be spelled below the data set's folder, the likeliest first.
+/// Possible spellings of an image's address below the data set's folder, likeliest first.
 fn spellings(address: &str) -> Vec<String> {
-    // `/data/local-files/?d=folder/name.jpg` holds the path in its query; other queries are signatures.
+    // `/data/local-files/?d=folder/name.jpg` has the path in its query; other queries are signatures.
     let path = match address.split_once("?d=") {
         Some((_, path)) => path.split('&').next().unwrap_or(path),
         None if address.contains("://") => address.split(['?', '#']).next().unwrap_or(address),
@@ -107,7 +107,7 @@ fn spellings(address: &str) -> Vec<String> {
     if decoded != path {
         all.push(decoded.clone());
     }
-    // Uploads are stored as eight hexadecimal digits, a dash, and the name that the file had.
+    // Uploads are stored as eight hexadecimal digits, a dash and the original file name.
     let name = decoded.rsplit(['/', '\\']).next().unwrap_or(&decoded);
     let is_prefix = |text: &str| text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let uploaded = name.split_once('-').filter(|(prefix, _)| is_prefix(prefix));

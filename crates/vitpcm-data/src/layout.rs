@@ -1,5 +1,5 @@
-//! Which layout a folder has, told by looking at names and, where these do not decide, at the first bytes of a
-//! file. What is in the files is left to the readers.
+//! Detects a folder's layout by file names and, if these do not decide, by the first bytes of a file. Parsing is left
+//! to the readers.
 
 use crate::file_index::{FileIndex, IMAGES, has_image_extension, has_images_in_folders};
 use crate::table_rows::TableFormat;
@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The layouts that are understood.
+/// The supported layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DatasetLayout {
@@ -51,7 +51,7 @@ impl fmt::Display for DatasetLayout {
     }
 }
 
-/// For the message when nothing is recognised.
+/// Appended to the message if nothing is detected.
 pub(crate) const EXPECTED_LAYOUTS: &str = "  \
   VOC devkit      JPEGImages/ with Annotations/, ImageSets/ or SegmentationClass/
   COCO            instances_*.json, here or in annotations/, and images/
@@ -60,13 +60,13 @@ pub(crate) const EXPECTED_LAYOUTS: &str = "  \
   Label Studio    a JSON or JSON-MIN export (*.json) beside the images
   CVAT            annotations.xml (CVAT for images 1.1) beside the images";
 
-/// How the problem of a file begins that was looked at for tags in vain.
+/// Start of the problem text for a file that was checked for tags in vain.
 const NOT_TAGS: &str = "not read as tags";
 
-/// Files named in the message when no image has a tag.
+/// Number of files named in the message if no image has a tag.
 const MAX_CAUSES: usize = 3;
 
-/// A layout with the files that it is read from.
+/// A layout with its files.
 pub(crate) enum Source {
     VocDevkit,
     Coco { instance_files: Vec<PathBuf> },
@@ -101,7 +101,7 @@ impl Source {
         }
     }
 
-    /// The one file with the tags, for layouts that have one.
+    /// The file with the tags, for layouts with a single one.
     pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Source::TagsCsv(file)
@@ -115,18 +115,18 @@ impl Source {
     }
 }
 
-/// What was recognised.
+/// A detected layout.
 pub(crate) struct Found {
     pub(crate) source: Source,
     /// The folder that names are relative to.
     pub(crate) root: PathBuf,
     pub(crate) problems: Vec<Problem>,
-    /// The images below the root, where they were looked at to recognise it.
+    /// The index of images below the root, if detection needed it.
     pub(crate) index: Option<FileIndex>,
 }
 
 impl Found {
-    /// Looks at a folder, or at a single tag file or export.
+    /// Detects the layout of a folder, a tag file or an export.
     pub(crate) fn at(path: &Path) -> Result<Found, DataError> {
         let metadata = std::fs::metadata(path).map_err(|e| DataError::io(path, e))?;
         let found = if metadata.is_dir() { in_folder(path)? } else { of_file(path) };
@@ -137,13 +137,14 @@ impl Found {
         Found { source, root: root.to_path_buf(), problems: Vec::new(), index: None }
     }
 
-    /// Texts and JSON that are no tags matter only where there are none: beside class folders they are lists and notes.
+    /// Text and JSON files without tags are only reported if there are no tags: next to class folders they are lists
+    /// and notes.
     pub(crate) fn pass_over_texts(&mut self) {
         self.problems
             .retain(|problem| !(problem.detail.starts_with(NOT_TAGS) && is_seldom_tags(&problem.path)));
     }
 
-    /// The error of class folders that turn out to be none.
+    /// The error if class folders turn out to be none.
     pub(crate) fn without_tags(&self, images: usize) -> DataError {
         no_tags(&self.root, images, &self.problems)
     }
@@ -191,7 +192,7 @@ fn in_folder(path: &Path) -> Result<Option<Found>, DataError> {
         }
         if below.iter().any(|file| may_hold_tags(file)) {
             let images = index.get_or_insert_with(|| FileIndex::walk(path));
-            // What is no table of tags, so far away, is nobody's mistake.
+            // Files this far down that are no tag tables are not reported.
             sources = tag_files_of(&below, images).0;
         }
     }
@@ -236,7 +237,7 @@ fn of_file(path: &Path) -> Option<Found> {
     Some(Found::new(source, root))
 }
 
-/// Whether images lie in folders that are likely named by class: in several, or in one and beside it.
+/// Whether images are in folders that are probably named by class: in several, or in one and next to it.
 fn has_class_folders(children: &[PathBuf]) -> bool {
     let is_named_by_class = |child: &&PathBuf| {
         let name = child.file_name().unwrap_or_default().to_string_lossy();
@@ -250,12 +251,12 @@ fn has_class_folders(children: &[PathBuf]) -> bool {
     num_folders == 2 || num_folders == 1 && children.iter().any(is_image)
 }
 
-/// Whether a file of this name may hold tags, or was meant to.
+/// Whether a file of this name may contain tags.
 fn may_hold_tags(file: &Path) -> bool {
     table_format(file).is_some() || is_other_spreadsheet(file) || extension_is(file, "json")
 }
 
-/// The files that hold tags, the likeliest first, and what is wrong with those that do not.
+/// The files with tags, likeliest first, and what is wrong with the others.
 fn tag_files_of(files: &[PathBuf], index: &FileIndex) -> (Vec<Source>, Vec<Problem>) {
     let (mut sources, mut problems) = (Vec::new(), Vec::new());
     for file in files.iter().filter(|file| file.is_file()) {
@@ -274,7 +275,7 @@ fn tag_files_of(files: &[PathBuf], index: &FileIndex) -> (Vec<Source>, Vec<Probl
         };
         let is_called_so = || ["tag", "label", "annotation"].iter().any(|word| name.contains(word));
         match read {
-            // The lists that come with a benchmark's images hold no tags, or invented ones.
+            // The lists that come with a benchmark's images have no tags, or invented ones.
             Ok(source) => sources.push((name.starts_with("test") || name.contains("submission"), source)),
             Err(_) if is_seldom_tags(file) && !is_called_so() => {}
             Err(reason) => problems.push(ignored(reason)),
@@ -284,12 +285,12 @@ fn tag_files_of(files: &[PathBuf], index: &FileIndex) -> (Vec<Source>, Vec<Probl
     (sources.into_iter().map(|(_, source)| source).collect(), problems)
 }
 
-/// Whether a file is a text or JSON, which seldom hold tags unless they are called so.
+/// Whether a file is text or JSON, which seldom hold tags unless named so.
 fn is_seldom_tags(file: &Path) -> bool {
     ["txt", "json"].iter().any(|extension| extension_is(file, extension))
 }
 
-/// The kind of table that a file of this name is.
+/// The table format of a file, by name.
 fn table_format(file: &Path) -> Option<TableFormat> {
     let extension = file.extension()?.to_string_lossy().to_lowercase();
     match extension.as_str() {
@@ -303,7 +304,7 @@ fn is_other_spreadsheet(file: &Path) -> bool {
     ["xls", "ods", "numbers"].iter().any(|extension| extension_is(file, extension))
 }
 
-/// The error of images without tags, with what may be the cause.
+/// The error for images without tags, with the probable cause.
 fn no_tags(path: &Path, images: usize, problems: &[Problem]) -> DataError {
     let above = path.canonicalize().ok().and_then(|path| Some(path.parent()?.to_path_buf()));
     let tag_files = above.iter().flat_map(|above| {
@@ -318,7 +319,7 @@ fn no_tags(path: &Path, images: usize, problems: &[Problem]) -> DataError {
     DataError::NoTags { path: path.to_path_buf(), images, cause }
 }
 
-/// The devkit may be the folder itself, a folder in it, or a folder in its `VOCdevkit`.
+/// The devkit may be the folder itself, a subfolder, or a subfolder of its `VOCdevkit`.
 fn voc_at_or_below(path: &Path, children: &[PathBuf]) -> Option<Found> {
     if is_voc(path) {
         return Some(Found::new(Source::VocDevkit, path));
@@ -350,8 +351,8 @@ fn is_instance_file(path: &Path) -> bool {
     name.starts_with("instances_") && name.ends_with(".json")
 }
 
-/// Whether the first part of a JSON file has the keys of a Label Studio export: a list of tasks with `data` and
-/// `annotations` (`completions` before version 1), or flat objects that carry their `annotation_id`.
+/// Whether the start of a JSON file has the keys of a Label Studio export: a list of tasks with `data` and
+/// `annotations` (`completions` before version 1), or flat objects with an `annotation_id`.
 fn is_label_studio(path: &Path) -> bool {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(1 << 16).read_to_end(&mut bytes));
@@ -367,7 +368,7 @@ fn extension_is(path: &Path, wanted: &str) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(wanted))
 }
 
-/// What lies in a folder, sorted by name; hidden items and what Excel leaves beside an open workbook (`~$…`) are left out.
+/// The entries of a folder, sorted by name, without hidden ones and Excel's lock files (`~$…`).
 fn children_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut children = Vec::new();
     for item in std::fs::read_dir(folder)? {

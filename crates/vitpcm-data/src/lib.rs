@@ -1,8 +1,8 @@
-//! Data sets of tagged images: which layout a folder has, its images, tags, classes, splits and truth masks, and
-//! every problem found on the way.
+//! Data sets of tagged images: detects a folder's layout and reads images, tags, classes, splits, true masks and all
+//! problems.
 //!
-//! A [`TaggedImage`] holds no mask: whatever trains on it is weakly supervised by construction. Truth masks live
-//! apart, behind [`Dataset::truth`], and serve evaluation. This crate knows no tensor and no network.
+//! A [`TaggedImage`] has no mask: whatever trains on it is weakly supervised by construction. True masks are separate,
+//! behind [`Dataset::truth`], for evaluation. This crate knows no tensor and no network.
 //!
 //! ```no_run
 //! use vitpcm_data::{Dataset, ImageLimits, OpenOptions, read_image};

@@ -1,12 +1,12 @@
-//! What every layout's reader hands over: images with tags by name, and how the class list is to be made. The data
-//! set (`dataset.rs`) turns names into indices.
+//! The output of every layout's reader: images with tags by name, and how to make the class list. `dataset.rs` turns
+//! names into indices.
 
 use crate::file_index::{FileIndex, IMAGES, without_folder};
 use crate::{MaskSource, Problem, ReadingNote};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What was read from one layout.
+/// The result of reading one layout.
 pub(crate) struct Listing {
     pub(crate) entries: Vec<Entry>,
     pub(crate) class_names: ClassNames,
@@ -15,12 +15,12 @@ pub(crate) struct Listing {
     pub(crate) notes: Vec<ReadingNote>,
 }
 
-/// One image, each at most once in a listing.
+/// One image, at most once per listing.
 pub(crate) struct Entry {
-    /// Below the image folder, `/` between folders, extension kept.
+    /// Path below the image folder, with `/` as separator and the extension.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    /// Where the tags were read.
+    /// The file that the tags were read from.
     pub(crate) source: Arc<Path>,
     pub(crate) tags: Vec<Arc<str>>,
     pub(crate) splits: Vec<Arc<str>>,
@@ -28,7 +28,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// An entry for an indexed image, with the mask that lies in a `masks` folder, if any.
+    /// An entry for an indexed image, with its mask from a `masks` folder, if any.
     pub(crate) fn of_indexed(
         index: &FileIndex,
         image: usize,
@@ -49,21 +49,21 @@ impl Entry {
     }
 }
 
-/// How the class list is made where the user gives none.
+/// How the class list is made if the user gives none.
 pub(crate) enum ClassNames {
     /// The layout names them, in order.
     Given(Vec<String>),
-    /// VOC's twenty if any of these was met, else the names met, sorted.
+    /// VOC's twenty if any of them occurs, else the names found, sorted.
     VocIfMet,
-    /// The names met, sorted.
+    /// The names found, sorted.
     Met,
 }
 
-/// Whether an image without a mask is worth a word.
+/// Whether to report images without a mask.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MaskCoverage {
-    /// In a split where some have a mask, all should.
+    /// In a split where some images have a mask, all should.
     Whole,
-    /// Masks are for some images only, by design.
+    /// Only some images have masks, by design.
     Partial,
 }

@@ -1,6 +1,6 @@
-//! Images on their way to training: read, resized and made into views on several threads, delivered in one order.
-//! What comes out depends on the seed, the epoch and the images alone, never on the number of threads; memory is
-//! bounded by what is prepared ahead and by the cache's budget.
+//! Loads training images: reads, resizes and augments them on several threads and delivers them in order. The output
+//! depends on the seed, the epoch and the images, never on the number of threads; memory is bounded by the prefetch
+//! queue and the cache.
 
 use crate::class_shares::{ClassShares, PseudoMasks};
 use crate::ordered_stream::OrderedStream;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use vitpcm_masks::resampling::{Part, resize_rgb8};
 
-/// Keys that keep the random streams of order and views apart.
+/// Keys that separate the random streams of order and views.
 const ORDER: u64 = 1;
 const VIEWS: u64 = 2;
 
@@ -20,15 +20,15 @@ const VIEWS: u64 = 2;
 pub struct LoaderOptions {
     /// Seed of the order of images and of their views.
     pub seed: u64,
-    /// Threads that read and prepare images; as many as there are cores if not given.
+    /// Loader threads; by default all cores.
     pub threads: Option<NonZeroUsize>,
-    /// Images prepared ahead of whoever takes them.
+    /// Images prepared ahead.
     pub ahead: usize,
-    /// Resized images are kept up to so many bytes; those that do not fit are read anew each time.
+    /// Cache for resized images, in bytes; images that do not fit are read again each time.
     pub cache_bytes: usize,
-    /// What is refused before it is decoded.
+    /// Limits checked before decoding.
     pub limits: ImageLimits,
-    /// What a second round of training learns from; images without one do without.
+    /// Pseudo-masks for a second training round; images may lack one.
     pub pseudo_masks: Option<PseudoMasks>,
 }
 
@@ -42,11 +42,11 @@ pub enum Loaded {
         /// The views.
         views: Views,
     },
-    /// It could not be read; the epoch goes on with the next.
+    /// It could not be read; the epoch continues with the next.
     Broken {
         /// The image's position in the loader's list.
         index: usize,
-        /// Why, with the file's name.
+        /// The reason, with the file's name.
         reason: String,
     },
 }
@@ -62,15 +62,16 @@ struct Shared {
     images: Vec<TaggedImage>,
     maker: ViewMaker,
     options: LoaderOptions,
-    /// Prepared images, or why there is none.
+    /// Prepared images, or why they failed.
     cache: Vec<OnceLock<Result<Prepared, String>>>,
     cached_bytes: AtomicUsize,
 }
 
-/// What all epochs have in common of an image.
+/// The part of an image that all epochs share.
 #[derive(Clone, Debug)]
 struct Prepared {
-    /// The image at the first view's size, three planes. Bytes, so that a cached image and one read anew are the same.
+    /// The image at the first view's size, three planes. Stored as bytes, so that a cached image equals one that is
+    /// read again.
     planes: Vec<u8>,
     pseudo_mask: Option<ClassShares>,
 }
@@ -90,24 +91,24 @@ impl Loader {
         }
     }
 
-    /// A loader that treats other images alike; they have no pseudo-masks.
+    /// A loader with the same settings for other images, without pseudo-masks.
     pub fn of_other_images(&self, images: Vec<TaggedImage>) -> Self {
         let options = LoaderOptions { pseudo_masks: None, ..self.shared.options.clone() };
         Self::new(images, self.shared.maker, options)
     }
 
-    /// The images, in the order in which [`Loaded`] counts them.
+    /// The images, in the order that [`Loaded`] refers to.
     pub fn images(&self) -> &[TaggedImage] {
         &self.shared.images
     }
 
-    /// The images of an epoch in their random order, from position `start` on. Threads work ahead of whoever takes
-    /// them, and end when the stream is dropped.
+    /// The images of an epoch in random order, from position `start` on. Threads work ahead and end when the stream is
+    /// dropped.
     pub fn epoch(&self, epoch: u64, start: usize) -> EpochStream {
         self.epoch_share(epoch, start, |_| true)
     }
 
-    /// Likewise, of these images only those that are `wanted`, told by how far behind `start` they are.
+    /// Likewise, but only images that are `wanted`, by their distance from `start`.
     pub fn epoch_share(&self, epoch: u64, start: usize, wanted: impl Fn(usize) -> bool) -> EpochStream {
         let num_images = self.shared.images.len();
         let order = Random::new(&[self.shared.options.seed, ORDER, epoch]).permutation(num_images);
@@ -128,7 +129,7 @@ impl Shared {
             None => {
                 fresh = self.prepare(index).map_err(|error| error.to_string());
                 if self.reserve(fresh.as_ref().map_or(0, Prepared::num_bytes)) {
-                    // Two epochs may meet here; both hold the same.
+                    // Two epochs may race here; both have the same value.
                     let _ = self.cache[index].set(fresh.clone());
                 }
                 &fresh

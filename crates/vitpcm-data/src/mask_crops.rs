@@ -1,5 +1,5 @@
-//! Images and masks on their way to the training of a segmenter: paired by name, decoded once, scaled, cropped,
-//! flipped and coloured at random, on several threads, delivered in one order. Training from tags never comes here.
+//! Loads images and masks to train a segmenter: paired by name, decoded once, randomly scaled, cropped, flipped and
+//! colour-jittered on several threads, and delivered in order. Training from tags does not use it.
 
 use crate::ordered_stream::OrderedStream;
 use crate::{
@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use vitpcm_masks::resampling::{Alignment, Part, nearest_indices, resize_plane, resize_rgb8};
 use vitpcm_masks::{IGNORE, LabelMap, MaskError, NameMatch, StoredScores, mask_files, read_label_png_within};
 
-/// Keys that keep the random streams of order and crops apart, and from those of training from tags.
+/// Keys that separate the random streams of order and crops from each other and from those of training from tags.
 const ORDER: u64 = 3;
 const CROPS: u64 = 4;
 
@@ -23,37 +23,38 @@ pub struct MaskedImage {
     pub name: String,
     /// The image; empty for one that is [gone](MaskedImage::gone).
     pub image: PathBuf,
-    /// Its mask, one class index a pixel.
+    /// Its mask, one class index per pixel.
     pub mask: PathBuf,
-    /// Where the mask's scores lie, if there are any.
+    /// Path of the mask's scores, if there are any.
     pub scores: PathBuf,
 }
 
 impl MaskedImage {
-    /// An image that is no longer there, or whose mask is not: loading it fails, and says so.
+    /// An image that is gone, or whose mask is: loading it fails with a message that says so.
     pub fn gone(name: String) -> Self {
         MaskedImage { name, image: PathBuf::new(), mask: PathBuf::new(), scores: PathBuf::new() }
     }
 }
 
-/// Which images have masks.
+/// Images paired with masks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaskPairing {
-    /// Images with a mask, in order of their names.
+    /// Images with a mask, sorted by name.
     pub pairs: Vec<MaskedImage>,
     /// Names of images without one.
     pub without_mask: Vec<String>,
-    /// Listed names for which there is no image.
+    /// Listed names without an image.
     pub without_image: Vec<String>,
-    /// What could not be looked at.
+    /// Files that could not be read.
     pub problems: Vec<String>,
     /// How names were matched: images are the first.
     pub way: NameMatch,
 }
 
 impl MaskPairing {
-    /// Pairs the images of a folder with the PNG files of the same names in another ([`NameMatch`]); with `names` (a split's list)
-    /// only those. Scores are expected in the folder `npz` beside the masks, as `segment` writes them, or among them.
+    /// Pairs the images of a folder with the PNG files of the same names in another ([`NameMatch`]); with `names` (a
+    /// split's list) only those. Scores are expected in the folder `npz` next to the masks, as `segment` writes them,
+    /// or among the masks.
     pub fn find(images: &Path, masks: &Path, names: Option<&[String]>) -> Self {
         let of_scores = Some(masks.join("npz")).filter(|folder| folder.is_dir());
         let of_scores = of_scores.as_deref().unwrap_or(masks);
@@ -96,45 +97,45 @@ impl MaskPairing {
     }
 }
 
-/// Which pixels of a mask are not learned from, where it has scores.
+/// Which pixels of a mask with scores are ignored in training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Unsure {
-    /// All are learned from.
+    /// None are ignored.
     Kept,
-    /// Those whose class has a lower score than this.
+    /// Those whose class scores lower than this.
     Below(f32),
 }
 
-/// What becomes of a crop's colours.
+/// Colour jitter of crops.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Colours {
-    /// They stay.
+    /// None.
     Kept,
-    /// Some crops get others.
+    /// Applied to some crops.
     Changed {
-        /// The share of crops.
+        /// Fraction of crops.
         probability: f32,
-        /// How their colours are changed.
+        /// The jitter's settings.
         change: ColourChange,
     },
 }
 
-/// How crops are made.
+/// Settings of crops.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CropMaker {
     /// Side of a crop in pixels.
     pub side: usize,
-    /// Images are scaled by a factor between these.
+    /// Range of the random scale.
     pub scales: [f32; 2],
-    /// Probability of a flip, left to right.
+    /// Probability of a horizontal flip.
     pub flip_probability: f32,
-    /// What stands beyond the edge of an image that is smaller than the crop, 0..255; its labels are "ignore".
+    /// Padding colour beyond an image smaller than the crop, 0..255; its labels are "ignore".
     pub fill: [f32; 3],
-    /// Classes with the background; a mask with others cannot be used.
+    /// Number of classes, including background; a mask with others is an error.
     pub num_classes: usize,
-    /// Which pixels are not learned from.
+    /// Which pixels are ignored.
     pub unsure: Unsure,
-    /// What becomes of the colours; not of the fill.
+    /// Colour jitter; does not affect the padding.
     pub colours: Colours,
 }
 
@@ -190,7 +191,7 @@ impl CropMaker {
         let is_flipped = random.chance(self.flip_probability);
 
         let mut planes = resize_rgb8(&decoded.rgb, decoded.size, to, part, Alignment::HalfPixel);
-        // Drawn last: where crops lie does not depend on their colours.
+        // Drawn last, so that crop positions do not depend on colours.
         if let Colours::Changed { probability, change } = self.colours
             && random.chance(probability)
         {
@@ -216,7 +217,7 @@ impl CropMaker {
     }
 }
 
-/// The labels of a mask without those whose own score is lower than `least`. A mask without scores stays as it is.
+/// The labels of a mask, with those that score lower than `least` ignored. A mask without scores is unchanged.
 fn sure_labels(
     mask: LabelMap,
     scores: &Path,
@@ -251,11 +252,11 @@ pub enum LoadedCrop {
         /// The crop.
         crop: Crop,
     },
-    /// It or its mask could not be used; the epoch goes on with the next.
+    /// It or its mask could not be read; the epoch continues with the next.
     Broken {
         /// The image's position in the loader's list.
         index: usize,
-        /// Why, with the file's name.
+        /// The reason, with the file's name.
         reason: String,
     },
 }
@@ -271,7 +272,7 @@ struct Shared {
     images: Vec<MaskedImage>,
     maker: CropMaker,
     options: LoaderOptions,
-    /// Decoded images, or why there is none.
+    /// Decoded images, or why they failed.
     cache: Vec<OnceLock<Result<Decoded, String>>>,
     cached_bytes: AtomicUsize,
 }
@@ -284,12 +285,12 @@ impl CropLoader {
         CropLoader { shared: Arc::new(shared) }
     }
 
-    /// The images, in the order in which [`LoadedCrop`] counts them.
+    /// The images, in the order that [`LoadedCrop`] refers to.
     pub fn images(&self) -> &[MaskedImage] {
         &self.shared.images
     }
 
-    /// Crops of an epoch's images in their random order, from position `start` on.
+    /// Crops of an epoch's images in random order, from position `start` on.
     pub fn epoch(&self, epoch: u64, start: usize) -> OrderedStream<LoadedCrop> {
         let options = &self.shared.options;
         let order = Random::new(&[options.seed, ORDER, epoch]).permutation(self.shared.images.len());
@@ -443,7 +444,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.npz");
         let classes = vitpcm_masks::Classes::from_names(["thing"]).unwrap();
-        // Two cells: sure of the background, unsure of the thing.
+        // Two cells: certain background, uncertain object.
         let scores = vitpcm_masks::ScoreMap::new(2, 2, 1, vec![0.9, 0.4, 0.1, 0.6]).unwrap();
         let alignment = Alignment::HalfPixel;
         StoredScores { scores, classes, image_size: (2, 1), alignment }.write(&path).unwrap();

@@ -1,5 +1,5 @@
-//! Truth masks: where one comes from, and how it is read. They serve evaluation (and `TagSource::Masks`), and are
-//! kept apart from the images that training sees.
+//! True masks: where they come from and how they are read. They serve evaluation (and `TagSource::Masks`) and are kept
+//! separate from the images that training sees.
 
 use crate::coco::CocoObject;
 use crate::{DataError, ImageLimits};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vitpcm_masks::{Classes, IGNORE, LabelMap, read_label_png_size, read_label_png_within};
 
-/// Where the truth of one image comes from.
+/// The source of one image's true mask.
 #[derive(Clone, Debug)]
 pub enum MaskSource {
-    /// A mask file with one class index a pixel.
+    /// A mask file with one class index per pixel.
     Png(PathBuf),
     /// The COCO annotations of the image.
     Coco(CocoTruth),
@@ -27,7 +27,7 @@ pub struct CocoTruth {
 }
 
 impl MaskSource {
-    /// The mask file, or the image whose annotations these are.
+    /// The mask file, or the annotated image.
     pub fn path(&self) -> &Path {
         match self {
             MaskSource::Png(path) => path,
@@ -45,9 +45,9 @@ impl MaskSource {
 
     /// Reads the labels; one that is neither a class nor 255 is an error.
     ///
-    /// COCO objects are painted in the order of the file, the first wins where two overlap, crowds count as
-    /// objects, and what no object covers is background. Objects of categories that are not among the classes are
-    /// passed over. The size of a COCO mask is a word of the file: what exceeds `limits` is refused.
+    /// COCO objects are painted in file order: the first wins where two overlap, crowds count as objects, and uncovered
+    /// pixels are background. Objects of categories that are not among the classes are skipped. The size of a COCO mask
+    /// comes from the file and is checked against `limits`.
     pub fn read(&self, classes: &Classes, limits: &ImageLimits) -> Result<LabelMap, DataError> {
         match self {
             MaskSource::Png(path) => {

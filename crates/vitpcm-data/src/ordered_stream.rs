@@ -1,10 +1,10 @@
-//! Items made on several threads and delivered in one order. Memory is bounded by what is made ahead.
+//! Produces items on several threads and delivers them in order. Memory is bounded by the number of items made ahead.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-/// Items in order. Threads work ahead of whoever takes them, and end when the stream is dropped.
+/// Items in order. Threads work ahead and end when the stream is dropped.
 #[derive(Debug)]
 pub struct OrderedStream<T> {
     channels: Vec<Receiver<T>>,
@@ -13,7 +13,7 @@ pub struct OrderedStream<T> {
 }
 
 impl<T: Send + 'static> OrderedStream<T> {
-    /// Starts to make an item of each number, on so many threads or as many as there are cores.
+    /// Starts making one item per number, on the given number of threads or all cores.
     pub(crate) fn start(
         numbers: Arc<[usize]>,
         threads: Option<NonZeroUsize>,
@@ -24,14 +24,14 @@ impl<T: Send + 'static> OrderedStream<T> {
         let num_threads = threads.map_or_else(cores, NonZeroUsize::get).clamp(1, numbers.len().max(1));
         let ahead = (ahead / num_threads).max(1);
         let length = numbers.len();
-        // Thread t makes every num_threads-th item and hands it over a channel of its own: taking from the channels in
+        // Thread t makes every num_threads-th item and sends it over its own channel: receiving from the channels in
         // turn restores the order, and their capacity bounds the memory.
         let channels = (0..num_threads).map(|thread| {
             let (sender, receiver) = sync_channel(ahead);
             let (numbers, make) = (Arc::clone(&numbers), make.clone());
             std::thread::spawn(move || {
                 for &number in numbers.iter().skip(thread).step_by(num_threads) {
-                    // A stream that was dropped takes no more.
+                    // A dropped stream receives no more.
                     if sender.send(make(number)).is_err() {
                         return;
                     }

@@ -1,5 +1,5 @@
-//! PNG files as a decoder of the `image` crate, without what that crate's own would hold beside the pixels: texts and
-//! colour profiles are skipped (`vitpcm_masks::open_png`). Of an animation the first picture is read.
+//! PNG files as a decoder of the `image` crate, but without that crate's buffers for text and colour profiles, which
+//! are skipped (`vitpcm_masks::open_png`). Of an animation, the first frame is read.
 
 use crate::ImageLimits;
 use crate::image_file::check_size;
@@ -8,19 +8,19 @@ use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageResult};
 use std::io::{BufRead, Seek};
 use vitpcm_masks::open_png;
 
-/// A PNG file that is open at its pixels.
+/// A PNG file positioned at its pixels.
 pub(crate) struct PngPixels<R: BufRead + Seek> {
     reader: png::Reader<R>,
     color_type: ColorType,
 }
 
 impl<R: BufRead + Seek> PngPixels<R> {
-    /// Reads the header and what stands before the pixels.
+    /// Reads everything before the pixels.
     pub(crate) fn open(file: R, num_bytes: u64, limits: &ImageLimits) -> Result<Self, String> {
         let (mut decoder, header) = open_png(file).map_err(|e| e.to_string())?;
         check_size((header.width as u32, header.height as u32), limits)?;
         header.check_file_holds_it(num_bytes)?;
-        // Palettes become colours, and less than 8 bits become 8.
+        // Expands palettes to colours, and less than 8 bits to 8.
         decoder.set_transformations(png::Transformations::EXPAND);
         let reader = decoder.read_info().map_err(|e| e.to_string())?;
         let color_type = match reader.output_color_type() {

@@ -1,21 +1,21 @@
-//! What is wrong with a data set: collected while it is read, never a reason to stop.
+//! Problems of a data set: collected while it is read, never a reason to stop.
 
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Something wrong with one file of a data set.
+/// A problem with one file of a data set.
 ///
-/// Problems order by kind, then path, then detail, so that a report does not depend on who found what first.
+/// Ordered by kind, path and detail, so that reports do not depend on the order of discovery.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Problem {
-    /// Which sort of problem.
+    /// The kind of problem.
     pub kind: ProblemKind,
-    /// The file concerned. In JSON, bytes that are not UTF-8 become U+FFFD.
+    /// The file concerned. In JSON, invalid UTF-8 becomes U+FFFD.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
-    /// The reason in words, and what was done about it where that is not plain.
+    /// The reason, and what was done about it if not obvious.
     pub detail: String,
 }
 
@@ -25,7 +25,7 @@ impl Problem {
     }
 }
 
-/// Problems of a file that may have any number of rows: of each kind as many as anyone reads, the rest as a number.
+/// Problems of a file with any number of rows: a limited number of each kind, and a count of the rest.
 #[derive(Default)]
 pub(crate) struct ProblemLog {
     kept: Vec<Problem>,
@@ -35,7 +35,7 @@ pub(crate) struct ProblemLog {
 impl ProblemLog {
     const MAX_OF_A_KIND: usize = 10_000;
 
-    /// Keeps a problem, or counts it.
+    /// Stores a problem, or counts it.
     pub(crate) fn add(&mut self, kind: ProblemKind, problem: impl FnOnce() -> Problem) {
         let count = self.num_of_kind.entry(kind).or_default();
         *count += 1;
@@ -44,7 +44,7 @@ impl ProblemLog {
         }
     }
 
-    /// What was kept, and how many more there were in `source`.
+    /// The stored problems, and how many more there were in `source`.
     pub(crate) fn finish(self, source: &Path) -> Vec<Problem> {
         let mut all = self.kept;
         for (kind, count) in self.num_of_kind.into_iter().filter(|&(_, count)| count > Self::MAX_OF_A_KIND) {
@@ -55,28 +55,28 @@ impl ProblemLog {
     }
 }
 
-/// The sorts of problems, in the order in which they are reported.
+/// The kinds of problems, in reporting order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ProblemKind {
     /// An image that cannot be opened or decoded.
     UnreadableImage,
-    /// An annotation, tag file or row that cannot be understood.
+    /// An annotation, tag file or row that cannot be parsed.
     UnreadableAnnotation,
     /// A folder that cannot be listed.
     UnreadableFolder,
-    /// A symbolic link that leads back to a folder above it.
+    /// A symbolic link to a folder above it.
     SymlinkLoop,
-    /// A name that leads out of the data set's folder; it is never followed.
+    /// A name that leads outside the data set's folder; it is never followed.
     OutsideRoot,
-    /// A row, list or annotation names an image that is not there.
+    /// A row, list or annotation names a missing image.
     TagWithoutImage,
-    /// An image that carries no tag.
+    /// An image without tags.
     ImageWithoutTag,
     /// A tag that is not in the class list.
     UnknownClass,
-    /// A name that fits several files, or two images whose masks would get one name.
+    /// A name that matches several files, or two images whose masks would share a name.
     AmbiguousName,
     /// The same image listed twice.
     DuplicateEntry,
@@ -86,18 +86,18 @@ pub enum ProblemKind {
     MaskMissing,
     /// A mask that cannot be read.
     UnreadableMask,
-    /// A mask whose size is not that of its image.
+    /// A mask whose size differs from its image.
     MaskSize,
-    /// A mask with a class index that is no class.
+    /// A mask with an index that is no class.
     MaskIndex,
     /// A mask that belongs to no image.
     MaskWithoutImage,
-    /// Something that was found but is not used, such as a second layout in the same folder.
+    /// Something found but not used, such as a second layout in the same folder.
     Ignored,
 }
 
 impl ProblemKind {
-    /// A few words for a table's heading.
+    /// A short heading for tables.
     pub fn title(self) -> &'static str {
         match self {
             ProblemKind::UnreadableImage => "unreadable image",
@@ -133,7 +133,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Serde refuses paths that are not UTF-8; a report must not.
+/// Replaces invalid UTF-8, which serde would refuse.
 pub(crate) fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }

@@ -1,5 +1,5 @@
-//! Random numbers that are the same on every machine and in every version: a stream for every (seed, epoch, image),
-//! so that neither the number of threads nor an interruption changes what is drawn.
+//! Random numbers that are the same on every machine and in every version: one stream per (seed, epoch, image), so that
+//! neither the number of threads nor an interruption changes the result.
 
 /// A stream of random numbers (SplitMix64).
 #[derive(Clone, Debug)]
@@ -8,7 +8,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// The stream of these keys; another key anywhere, another stream.
+    /// The stream of these keys; any other key gives another stream.
     pub fn new(keys: &[u64]) -> Self {
         let mut random = Random { state: 0x243f_6a88_85a3_08d3 };
         for &key in keys {
@@ -39,7 +39,7 @@ impl Random {
 
     /// Uniform among 0..count; `count` at least 1.
     pub fn below(&mut self, count: usize) -> usize {
-        // The bias of a 64-bit product is below 2⁻⁵⁰ for any count that fits a data set.
+        // The bias of a 64-bit product is below 2⁻⁵⁰ for any data set's size.
         ((u128::from(self.next_u64()) * count as u128) >> 64) as usize
     }
 

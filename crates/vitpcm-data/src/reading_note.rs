@@ -1,25 +1,25 @@
-//! How tags were understood where that is not plain from the files: spellings that were merged, cells that were split, columns
-//! that were chosen. None of it is wrong, but its owner should know.
+//! Notes on how tags were interpreted where the files leave a choice: spellings merged, cells split, columns chosen.
+//! None of it is an error, but the owner should know.
 
 use crate::ClassImages;
 use crate::sentence::{counted, listed, quoted};
 use serde::Serialize;
 use std::fmt;
 
-/// One decision that was made while tags were read.
+/// One decision made while reading tags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ReadingNote {
-    /// The columns that a table was read by.
+    /// The columns used of a table.
     Columns {
         /// The table's file name.
         file: String,
         /// The column that names the images.
         image: String,
-        /// The columns with tags; of a table with a column for each class, these.
+        /// The tag columns; for a table with one column per class, those columns.
         tags: Vec<String>,
-        /// The columns that were not used.
+        /// The unused columns.
         unused: Vec<String>,
     },
     /// A table that is not UTF-8 and was read as Windows-1252.
@@ -27,14 +27,14 @@ pub enum ReadingNote {
         /// Its file name.
         file: String,
     },
-    /// Spellings that are one class.
+    /// Spellings merged into one class.
     MergedSpellings {
         /// The class.
         class: String,
-        /// The spellings, with the number of images that have each.
+        /// The spellings, with their numbers of images.
         spellings: Vec<ClassImages>,
     },
-    /// Cells with several tags, where the separator is not the documented `;`.
+    /// Cells with several tags, separated by something other than the documented `;`.
     SplitCells {
         /// The table's file name.
         file: String,
@@ -43,27 +43,27 @@ pub enum ReadingNote {
         /// The first of them.
         example: String,
     },
-    /// A tag that joins others of the data set, and is read as these.
+    /// A tag that joins other tags of the data set and is split into them.
     JoinedTags {
-        /// As it is written, with the number of images that have it.
+        /// As written, with its number of images.
         tag: ClassImages,
-        /// What it is read as.
+        /// The tags it is split into.
         parts: Vec<String>,
     },
     /// A word that means "no tag".
     NoTagWord(ClassImages),
-    /// Images that the table names by another path, and that were found by the end of it.
+    /// Images that the table names by another path and that were found by its end.
     FoundByFileName {
         /// The table's file name.
         file: String,
         /// Number of images.
         images: usize,
-        /// What the table calls the first of them.
+        /// The table's name for the first of them.
         name: String,
-        /// That image.
+        /// The image it was resolved to.
         image: String,
     },
-    /// Images that the tag file does not name; they are left out.
+    /// Images that the tag file does not list; they are left out.
     Unlisted {
         /// The tag file's name.
         file: String,

@@ -1,5 +1,4 @@
-//! Files with the same bytes. Most files are told apart by their length or their first kilobytes, so that few are read
-//! in full.
+//! Finds files with the same content. Length and the first kilobytes distinguish most files, so few are read in full.
 
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -11,8 +10,8 @@ use std::path::Path;
 /// Bytes compared before a whole file is read.
 const HEAD_BYTES: u64 = 16 << 10;
 
-/// The groups of two or more files with the same content, as ascending indices into `paths`. Empty and unreadable
-/// files are in none.
+/// The groups of two or more files with the same content, as ascending indices into `paths`, without empty and
+/// unreadable files.
 pub(crate) fn groups(paths: &[&Path]) -> Vec<Vec<usize>> {
     let length = |index: usize| std::fs::metadata(paths[index]).ok().map(|it| it.len()).filter(|&it| it > 0);
     let hash = |index: usize, limit: u64| content_hash(paths[index], limit).ok();
@@ -21,7 +20,7 @@ pub(crate) fn groups(paths: &[&Path]) -> Vec<Vec<usize>> {
     subdivide(groups, |index| hash(index, u64::MAX))
 }
 
-/// Divides every group by a key. Members without a key, and groups of one, are dropped.
+/// Splits every group by a key. Drops members without a key and groups of one.
 fn subdivide<K: Ord + Send>(
     groups: Vec<Vec<usize>>,
     key: impl Fn(usize) -> Option<K> + Sync,
@@ -41,7 +40,7 @@ fn subdivide<K: Ord + Send>(
     divided.into_values().filter(|group| group.len() > 1).collect()
 }
 
-/// 128 bits of a file's first `limit` bytes, from two hashes that start differently.
+/// 128 bits of hash of a file's first `limit` bytes, from two differently seeded hashes.
 fn content_hash(path: &Path, limit: u64) -> std::io::Result<[u64; 2]> {
     let mut hashers = [DefaultHasher::new(), DefaultHasher::new()];
     hashers[1].write_u8(1);

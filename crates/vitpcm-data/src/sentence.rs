@@ -1,14 +1,14 @@
-//! Numbers and lists as parts of a sentence, for what is said about a data set.
+//! Numbers and lists as parts of a sentence, for messages about a data set.
 
-/// So many items are named in a sentence.
+/// Items named in a sentence.
 const NAMED: usize = 8;
 
-/// The first few, separated by commas, and how many more there are.
+/// The first few, separated by commas, and the number of the rest.
 pub(crate) fn listed<T>(items: &[T], text: impl Fn(&T) -> String) -> String {
     listed_with(items, text, ", ")
 }
 
-/// The first few with this between them, and how many more there are.
+/// The first few with this separator, and the number of the rest.
 pub(crate) fn listed_with<T>(items: &[T], text: impl Fn(&T) -> String, separator: &str) -> String {
     let named: Vec<String> = items.iter().take(NAMED).map(text).collect();
     let more = items.len().saturating_sub(NAMED);
@@ -21,7 +21,7 @@ pub(crate) fn quoted(name: &str) -> String {
     format!("`{name}`")
 }
 
-/// A number of things.
+/// A count with its noun.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }

@@ -1,5 +1,5 @@
-//! Tags as people spell them. `Leaf rust` and `leaf  rust` are one class, `none` is no tag, a cell may hold several tags,
-//! and `catt` is probably a `cat`: equal spellings are merged, similar ones only pointed out.
+//! Spellings of tags. `Leaf rust` and `leaf  rust` are one class, `none` is no tag, a cell may hold several tags, and
+//! `catt` is probably a `cat`: equal spellings are merged, similar ones only reported.
 
 use crate::listing::Entry;
 use crate::{ClassImages, ReadingNote};
@@ -7,23 +7,23 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use vitpcm_masks::Classes;
 
-/// What stands between the tags of one cell.
+/// Separators between the tags of one cell.
 const SEPARATORS: [char; 4] = [';', ',', '|', '\n'];
 
-/// What people and programs write where there is no tag, folded.
+/// Words for "no tag", folded.
 const NO_TAG: [&str; 9] = ["background", "none", "nothing", "null", "nan", "na", "n/a", "-", "--"];
 
-/// The longest word that is looked at for slips: each look takes the square of it.
+/// Longest word checked for typos, because the check takes quadratic time.
 const MAX_WORD_CHARS: usize = 40;
 
-/// The key that all spellings of a name share: lower case, one space between words.
+/// The key that all spellings of a name share: lower case, single spaces.
 pub(crate) fn folded(name: &str) -> String {
     name.split_whitespace().map(str::to_lowercase).collect::<Vec<_>>().join(" ")
 }
 
 /// Whether a tag stands for "no tag".
 pub(crate) fn is_no_tag(name: &str) -> bool {
-    // Longer than any of these words: not worth folding.
+    // Longer names cannot match.
     name.len() <= 40 && NO_TAG.contains(&folded(name).as_str())
 }
 
@@ -32,15 +32,15 @@ pub(crate) fn tags_in(cell: &str) -> impl Iterator<Item = &str> {
     cell.split(SEPARATORS).map(str::trim).filter(|tag| !tag.is_empty())
 }
 
-/// The tags that a tag stands for which joins others of the data set: `rust/miner`, `rust + miner`, `rust & miner`, `rust and miner`.
-/// Nothing where some part is no tag by itself: `black and white` is one thing.
+/// Splits a tag that joins other tags of the data set: `rust/miner`, `rust + miner`, `rust & miner`, `rust and miner`.
+/// `None` if some part is no tag itself: `black and white` is one class.
 fn joined_tags(tag: &str, is_tag: impl Fn(&str) -> bool) -> Option<Vec<&str>> {
     let parts: Vec<&str> =
         tag.split(['/', '+', '&']).flat_map(|part| part.split(" and ")).map(str::trim).collect();
     (parts.len() > 1 && parts.iter().all(|part| !part.is_empty() && is_tag(part))).then_some(parts)
 }
 
-/// Replaces tags that join others of the data set by these, and says so; names of a class list stay whole.
+/// Replaces tags that join others by these, with a note; names in a class list are kept whole.
 pub(crate) fn split_joined_tags(entries: &mut [Entry], class_list: Option<&Classes>) -> Vec<ReadingNote> {
     let listed = || class_list.iter().flat_map(|classes| classes.names()).map(|name| folded(name));
     let whole: HashSet<String> = listed().collect();
@@ -76,10 +76,10 @@ pub(crate) fn split_joined_tags(entries: &mut [Entry], class_list: Option<&Class
     images_with.into_iter().map(note).collect()
 }
 
-/// Finds a class by any spelling of its name.
+/// Looks up classes by any spelling of their name.
 pub struct ClassLookup<'a> {
     classes: &'a Classes,
-    /// Nothing where two classes differ in spelling only: then the exact name is needed.
+    /// `None` if two classes differ only in spelling: then the exact name is needed.
     by_folded: HashMap<String, Option<usize>>,
 }
 
@@ -93,15 +93,15 @@ impl<'a> ClassLookup<'a> {
         ClassLookup { classes, by_folded }
     }
 
-    /// The class of this name: as it stands, else without regard to case and white space.
+    /// The class of this name: exactly, else ignoring case and white space.
     pub fn index_of(&self, name: &str) -> Option<usize> {
         self.classes.index_of(name).or_else(|| self.by_folded.get(&folded(name)).copied().flatten())
     }
 
-    /// The class whose name is most like this one.
+    /// The class with the most similar name.
     fn most_similar(&self, name: &str) -> Option<&'a str> {
         let wanted = joined_words(name);
-        // One slip in three characters is about as much as still looks like a slip.
+        // One typo in three characters is about the limit.
         let max_slips = (wanted.chars().count() / 3).clamp(1, 3);
         let foreground = self.classes.names().iter().skip(1);
         let slips =
@@ -110,7 +110,7 @@ impl<'a> ClassLookup<'a> {
         if let Some((_, class)) = nearest {
             return Some(class);
         }
-        // `tv` for `tvmonitor`, `plant` for `pottedplant`, where only one class begins or ends so.
+        // `tv` for `tvmonitor`, `plant` for `pottedplant`, if only one class starts or ends with it.
         let is_part = |class: &&String| {
             let class = joined_words(class);
             wanted.len() > 1 && (class.starts_with(&wanted) || class.ends_with(&wanted))
@@ -119,7 +119,7 @@ impl<'a> ClassLookup<'a> {
         longer.next().filter(|_| longer.next().is_none()).map(String::as_str)
     }
 
-    /// The question whether a similar class was meant, to be put behind a name that is none.
+    /// A "did you mean" question to append to an unknown name.
     pub fn question(&self, name: &str) -> String {
         let question = |class| format!(" (did you mean `{class}`?)");
         self.most_similar(name).map_or_else(String::new, question)
@@ -136,7 +136,7 @@ fn words(name: &str) -> Vec<String> {
     parts.filter(|part| !part.is_empty()).map(str::to_lowercase).collect()
 }
 
-/// Whether two class names look like one that was written in two ways: with a hyphen, in the plural, with a slip in a word.
+/// Whether two class names look like variants of one: with a hyphen, in the plural, with a typo.
 pub(crate) fn are_similar(a: &str, b: &str) -> bool {
     let [a, b] = [words(a), words(b)];
     if a.concat() == b.concat() {
@@ -160,19 +160,19 @@ fn are_similar_words(a: &str, b: &str) -> bool {
     if a_chars.abs_diff(b_chars) > 2 || shortest > MAX_WORD_CHARS {
         return false;
     }
-    // `type 1` and `type 2`, `cat` and `car` are classes of their own.
+    // `type 1` and `type 2`, `cat` and `car` are different classes.
     let enough = if a_chars == b_chars { 6 } else { 3 };
     let has_digit = [a, b].iter().any(|word| word.contains(|c: char| c.is_numeric()));
     shortest >= 3 && is_plural || !has_digit && shortest >= enough && strsim::osa_distance(a, b) == 1
 }
 
-/// How the tags of a data set are spelled.
+/// The spellings of a data set's tags.
 pub(crate) struct Spellings {
-    /// Images with each spelling, by what the spellings share.
+    /// Number of images per spelling, by folded name.
     by_folded: BTreeMap<String, BTreeMap<String, usize>>,
 }
 
-/// What a tag stands for.
+/// What a tag means.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
     Class(u8),
@@ -194,7 +194,7 @@ impl Spellings {
         Spellings { by_folded }
     }
 
-    /// One name for each class, sorted: the most frequent spelling, of equally frequent ones the alphabetically last.
+    /// One name per class, sorted: the most frequent spelling; in a tie, the alphabetically last.
     pub(crate) fn class_names(&self) -> Vec<&str> {
         let classes = self.by_folded.iter().filter(|(folded, _)| !is_no_tag(folded));
         let mut names: Vec<&str> = classes.filter_map(|(_, spellings)| most_frequent(spellings)).collect();
@@ -202,7 +202,7 @@ impl Spellings {
         names
     }
 
-    /// What every spelling stands for, and what is worth saying about that.
+    /// The meaning of every spelling, with notes.
     pub(crate) fn meanings(&self, lookup: &ClassLookup<'_>) -> (HashMap<&str, Meaning>, Vec<ReadingNote>) {
         let (mut meanings, mut notes) = (HashMap::new(), Vec::new());
         for spellings in self.by_folded.values() {
@@ -234,7 +234,7 @@ impl Spellings {
 }
 
 fn most_frequent(spellings: &BTreeMap<String, usize>) -> Option<&str> {
-    // The last of equal ones: lower case comes after capitals.
+    // The last of equals: lower case sorts after capitals.
     spellings.iter().max_by_key(|(_, images)| **images).map(|(name, _)| name.as_str())
 }
 

@@ -1,4 +1,4 @@
-//! Splits: named sets of images, from lists, folders, or a seeded share.
+//! Splits: named sets of images, from lists, folders, or a seeded random fraction.
 
 use crate::file_index::{file_name, without_extension};
 use crate::{DataError, Problem, ProblemKind, annotation_file};
@@ -14,23 +14,23 @@ pub struct Split {
     pub indices: Vec<usize>,
 }
 
-/// Where the splits come from.
+/// Source of the splits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum SplitBy {
-    /// Whatever the data set brings along: the layout's own lists, files or columns; else `train.txt` and the like
-    /// in the folder or its `splits` folder; else folders named `train`, `val` or `test`.
+    /// What the data set provides: the layout's own lists, files or columns; else `train.txt` and similar lists in the
+    /// folder or its `splits` folder; else folders named `train`, `val` or `test`.
     #[default]
     Found,
-    /// Every `NAME.txt` of this folder: one image a line, with or without folder and extension.
+    /// Every `NAME.txt` of this folder: one image per line, with or without folder and extension.
     Lists(PathBuf),
     /// The first folder of each image's name.
     Folder,
-    /// A share of the images for validation, the rest for training. The choice depends on the image's name and
-    /// the seed only, so that images added later do not move the others.
+    /// A fraction of the images for validation, the rest for training. The choice depends on the image's name and the
+    /// seed only, so images added later do not move others.
     Share {
         /// From 0 to 1.
         validation: f64,
-        /// Another seed, another choice.
+        /// The seed.
         seed: u64,
     },
 }
@@ -45,12 +45,13 @@ pub(crate) fn canonical(name: &str) -> Option<&'static str> {
     }
 }
 
-/// A name as it is kept: the usual spellings become one, others stay.
+/// A split's normalised name: usual spellings are unified, others kept.
 pub(crate) fn tidy(name: &str) -> String {
     canonical(name).map_or_else(|| name.to_string(), str::to_string)
 }
 
-/// Gathers `(split, image)` pairs: splits in the order train…, val…, test…, others; indices ascending, once each.
+/// Collects `(split, image)` pairs: splits in the order train…, val…, test…, others; indices ascending, without
+/// duplicates.
 pub(crate) fn gather(members: impl IntoIterator<Item = (String, usize)>) -> Vec<Split> {
     let mut by_name: HashMap<String, Vec<usize>> = HashMap::new();
     for (name, index) in members {
@@ -82,7 +83,7 @@ pub(crate) fn by_share(names: &[&str], validation: f64, seed: u64) -> Result<Vec
     Ok(gather(names.iter().enumerate().map(|(index, name)| (split_of(name).to_string(), index))))
 }
 
-/// Splits by the first folder of each name; images that lie in no folder are in no split.
+/// Splits by the first folder of each name; images outside folders are in no split.
 pub(crate) fn by_folder(names: &[&str]) -> Vec<Split> {
     let in_folders = names.iter().enumerate().filter(|(_, name)| name.contains('/'));
     gather(in_folders.map(|(index, name)| (tidy(first_folder(name)), index)))
@@ -92,8 +93,8 @@ pub(crate) fn first_folder(name: &str) -> &str {
     name.split('/').next().unwrap_or(name)
 }
 
-/// Splits by list files. A line names an image with or without folder and extension; what follows a space may be
-/// anything, unless the whole line is a name.
+/// Splits by list files. A line names an image with or without folder and extension; text after a space is ignored,
+/// unless the whole line is a name.
 pub(crate) fn by_lists(
     names: &[&str],
     lists: Vec<(String, PathBuf)>,
@@ -103,7 +104,7 @@ pub(crate) fn by_lists(
     for (index, &name) in names.iter().enumerate() {
         let spellings = [name, without_extension(name), file_name(name), without_extension(file_name(name))];
         for spelling in spellings {
-            // A spelling that fits two images means neither.
+            // An ambiguous spelling resolves to neither image.
             let slot = index_of.entry(spelling).or_insert(Some(index));
             *slot = slot.filter(|&first| first == index);
         }
@@ -139,15 +140,15 @@ pub(crate) fn by_lists(
     gather(members)
 }
 
-/// `train.txt` and the like in a folder.
+/// `train.txt` and similar lists in a folder.
 pub(crate) fn usual_list_files(folder: &Path) -> Vec<(String, PathBuf)> {
     let lists = list_files(folder).unwrap_or_default();
     let is_usual = |name: &str| canonical(name).is_some() || matches!(name, "trainval" | "trainaug");
     lists.into_iter().filter(|(name, _)| is_usual(name)).collect()
 }
 
-/// A number in [0, 1) that depends on the name and the seed alone, the same on every machine and in every version:
-/// FNV-1a over the bytes, then the finaliser of SplitMix64, because FNV alone is poor in its high bits.
+/// A number in [0, 1) that depends only on name and seed, the same on every machine and in every version: FNV-1a over
+/// the bytes, then SplitMix64's finaliser, because FNV's high bits are poor.
 pub(crate) fn unit_hash(name: &str, seed: u64) -> f64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in seed.to_le_bytes().into_iter().chain(name.bytes()) {
@@ -173,8 +174,7 @@ pub(crate) fn list_files(folder: &Path) -> Result<Vec<(String, PathBuf)>, DataEr
     Ok(found)
 }
 
-/// The first column of a list file, with line numbers from 1. Files that are not UTF-8 are read lossily, as file
-/// names are.
+/// The first column of a list file, with line numbers from 1. Invalid UTF-8 is replaced, as in file names.
 pub(crate) fn read_list(path: &Path) -> std::io::Result<Vec<(usize, String)>> {
     let bytes = annotation_file::read(path)?;
     let text = String::from_utf8_lossy(&bytes);

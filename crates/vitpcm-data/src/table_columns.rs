@@ -1,5 +1,5 @@
-//! Which column of a table holds what: the images, their tags or one column for each class, the split. Told by the headings and
-//! by a sample of the rows.
+//! Finds the columns of a table: the images, their tags or one column per class, the split. Decided by headings and a
+//! sample of the rows.
 
 use crate::ReadingNote;
 use crate::file_index::{FileIndex, has_image_extension};
@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use vitpcm_masks::class_name_fault;
 
-/// Headings of the images, the best first: of `id` and `filename` the latter is it. Folded, with spaces for `_` and `-`.
+/// Headings of the image column, best first: `filename` before `id`. Folded, with spaces for `_` and `-`.
 pub(crate) const IMAGE_HEADINGS: [&str; 22] = [
     "image",
     "images",
@@ -37,7 +37,7 @@ pub(crate) const IMAGE_HEADINGS: [&str; 22] = [
     "id",
 ];
 
-/// Headings of tags, the best first.
+/// Headings of tag columns, best first.
 pub(crate) const TAG_HEADINGS: [&str; 34] = [
     "tags",
     "tag",
@@ -75,7 +75,7 @@ pub(crate) const TAG_HEADINGS: [&str; 34] = [
     "type",
 ];
 
-/// Words that make a longer heading one of tags, as in `disease name` and `leaf disease`.
+/// Words that mark a longer heading as tags, e.g. `disease name` and `leaf disease`.
 const TAG_WORDS: [&str; 18] = [
     "tags",
     "tag",
@@ -97,7 +97,7 @@ const TAG_WORDS: [&str; 18] = [
     "pest",
 ];
 
-/// Words that make such a heading one of something else, as in `label confidence` and `disease severity`.
+/// Words that mark such a heading as something else, e.g. `label confidence` and `disease severity`.
 const OTHER_WORDS: [&str; 14] = [
     "confidence",
     "score",
@@ -115,28 +115,28 @@ const OTHER_WORDS: [&str; 14] = [
     "file",
 ];
 
-/// Last words of headings whose cells are numbers of classes.
+/// Last words of headings whose cells are class numbers.
 const NUMBER_WORDS: [&str; 4] = ["id", "code", "index", "number"];
 
 const SPLIT_HEADINGS: [&str; 2] = ["split", "subset"];
-/// These are splits only where every cell is `train`, `val` or `test`.
+/// Splits only if every cell is `train`, `val` or `test`.
 const LIKELY_SPLIT_HEADINGS: [&str; 4] = ["set", "partition", "phase", "usage"];
 
 const EXPECTED_HEADING: &str = "expected a heading such as `tags`, `label` or `class`";
 
-/// Headings of what counts the rows.
+/// Headings of row numbers.
 const NUMBER_HEADINGS: [&str; 9] = ["", "id", "index", "idx", "no", "nr", "number", "#", "unnamed: 0"];
 
-/// Which column holds what.
+/// The columns of a table.
 pub(crate) struct Columns {
-    /// Cells of the first row; a later row has no more.
+    /// Number of cells in the first row; later rows have no more.
     pub(crate) num_columns: usize,
     pub(crate) image: usize,
     pub(crate) split: Option<usize>,
     pub(crate) tags: TagColumns,
     /// Whether the first row is a heading.
     pub(crate) has_heading: bool,
-    /// Images that the sample names.
+    /// Number of images that the sample names.
     pub(crate) num_found: usize,
 }
 
@@ -144,7 +144,7 @@ pub(crate) struct Columns {
 pub(crate) enum TagColumns {
     /// Columns with names.
     Names(Vec<usize>),
-    /// A column for each class, by its heading.
+    /// One column per class, named by its heading.
     OneHot(Vec<(usize, String)>),
 }
 
@@ -171,7 +171,7 @@ impl Columns {
         Ok(Columns { num_columns, image, split, tags, has_heading, num_found })
     }
 
-    /// What is worth saying about the choice: it is not, where there was none to make.
+    /// A note about the choice, if there was one to make.
     pub(crate) fn note(&self, first_row: &Row<'_>, file: String) -> Option<ReadingNote> {
         let heading =
             |column: usize| first_row.cells.get(column).map_or_else(String::new, |cell| cell.to_string());
@@ -200,12 +200,12 @@ impl Columns {
 struct Sample<'a> {
     rows: &'a [Row<'a>],
     num_columns: usize,
-    /// Tidied cells of the first row.
+    /// Normalised cells of the first row.
     headings: Vec<String>,
     first_row_names_image: Vec<bool>,
-    /// Cells of each column that name an image of the index.
+    /// Number of cells per column that name an image of the index.
     num_found: Vec<usize>,
-    /// Those that look like the name of some image.
+    /// Number of cells that look like an image name.
     num_like_images: Vec<usize>,
 }
 
@@ -242,7 +242,7 @@ impl<'a> Sample<'a> {
         })
     }
 
-    /// How good a heading the column has among these: 0 is best.
+    /// Rank of the column's heading among these; 0 is best.
     fn rank(&self, column: usize, headings: &[&str]) -> Option<usize> {
         headings.iter().position(|heading| *heading == self.headings[column])
     }
@@ -252,7 +252,7 @@ impl<'a> Sample<'a> {
         cells.peek().is_some() && cells.all(|cell| cell.parse::<f64>().is_ok())
     }
 
-    /// The cells below the first row that are not empty.
+    /// The non-empty cells below the first row.
     fn cells(&self, column: usize) -> impl Iterator<Item = &str> {
         self.rows
             .iter()
@@ -308,7 +308,7 @@ impl<'a> Sample<'a> {
                     && known.iter().all(|(_, _, it)| for_classes.contains(it)));
         let texts = self.text_columns(rest);
         if let ([only], true, false) = (&for_classes[..], is_one_hot, texts.is_empty()) {
-            // A single column of 0 and 1 beside one with words: either may be meant.
+            // A single 0/1 column next to one with words: either may be meant.
             return Err(self.question(texts.iter().chain([only]).copied()));
         }
         if is_one_hot {
@@ -316,7 +316,7 @@ impl<'a> Sample<'a> {
                 for_classes.iter().map(|&column| (column, self.rows[0].cells[column].to_string())).collect(),
             ));
         }
-        // Names are better than numbers of classes.
+        // Names are better than class numbers.
         if let Some(&(is_numbers, best, _)) = known.iter().min() {
             let chosen = known.iter().filter(|it| (it.0, it.1) == (is_numbers, best)).map(|it| it.2);
             return Ok(TagColumns::Names(chosen.collect()));
@@ -324,7 +324,7 @@ impl<'a> Sample<'a> {
         self.only_tag_column(rest).map(|column| TagColumns::Names(vec![column]))
     }
 
-    /// How good a heading of tags the column has: 0 is best. `label1`, `label2`, … are one kind of heading.
+    /// Rank of the column's heading as a tag heading; 0 is best. `label1`, `label2`, … rank equal.
     fn tag_rank(&self, column: usize) -> Option<usize> {
         let heading = self.headings[column].trim_end_matches(|c: char| c.is_ascii_digit()).trim_end();
         if let Some(rank) = TAG_HEADINGS.iter().position(|known| *known == heading) {
@@ -339,7 +339,7 @@ impl<'a> Sample<'a> {
         Some(TAG_HEADINGS.len() + rank)
     }
 
-    /// Whether the column says of each image whether a class is in it: half of its cells or more do.
+    /// Whether at least half of the column's cells say whether an image has the class.
     fn is_for_class(&self, column: usize) -> bool {
         let (mut num_cells, mut num_such) = (0, 0);
         for cell in self.cells(column) {
@@ -349,7 +349,7 @@ impl<'a> Sample<'a> {
         2 * num_such >= num_cells && self.rank(column, &NUMBER_HEADINGS).is_none()
     }
 
-    /// The one column that may hold tags where no heading says so.
+    /// The only possible tag column, if no heading tells.
     fn only_tag_column(&self, rest: &[usize]) -> Result<usize, String> {
         if let ([only], true) = (rest, self.first_row_names_image.contains(&true)) {
             return Ok(*only);
@@ -364,7 +364,7 @@ impl<'a> Sample<'a> {
         }
     }
 
-    /// The columns that hold words.
+    /// The columns with words.
     fn text_columns(&self, rest: &[usize]) -> Vec<usize> {
         let is_text = |&column: &usize| {
             self.cells(column).any(|cell| is_on(cell).is_err())
@@ -385,12 +385,12 @@ impl<'a> Sample<'a> {
     }
 }
 
-/// A heading without case, with spaces for what joins words.
+/// A heading in lower case, with spaces for separators.
 fn tidy(heading: &str) -> String {
     folded(&heading.replace(['_', '-'], " "))
 }
 
-/// The classes of one-hot columns, each once however it is spelled; what cannot be a class's name is handed to `refused`.
+/// The classes of one-hot columns without duplicate spellings; invalid names go to `refused`.
 pub(crate) fn classes_of(
     columns: &mut Vec<(usize, String)>,
     mut refused: impl FnMut(usize, String),
@@ -407,7 +407,7 @@ pub(crate) fn classes_of(
     names.filter(|name| seen.insert(folded(name))).cloned().collect()
 }
 
-/// Whether a cell of a one-hot column says that the class is there.
+/// Whether a cell of a one-hot column means "present".
 pub(crate) fn is_on(cell: &str) -> Result<bool, String> {
     match cell.to_lowercase().as_str() {
         "1" | "1.0" | "true" | "yes" | "x" => Ok(true),

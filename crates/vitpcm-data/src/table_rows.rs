@@ -1,5 +1,5 @@
-//! The rows of a table, whatever program wrote it: CSV and its relatives, or an Excel workbook. What the cells mean is left to
-//! `table_columns.rs`.
+//! The rows of a table from any program: CSV and its variants, or an Excel workbook. `table_columns.rs` interprets the
+//! cells.
 
 use crate::csv_records::{CsvRecords, Record};
 use crate::{annotation_file, xlsx_rows};
@@ -7,17 +7,17 @@ use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// A kind of file that holds a table.
+/// A table file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableFormat {
-    /// Comma, semicolon, tab or `|` between cells.
+    /// Cells separated by comma, semicolon, tab or `|`.
     Csv,
     /// An Excel workbook.
     Xlsx,
 }
 
 impl TableFormat {
-    /// What a row is called in messages, before its number.
+    /// The word for a row in messages, before its number.
     pub(crate) fn row_word(self) -> &'static str {
         match self {
             TableFormat::Csv => "line",
@@ -26,13 +26,13 @@ impl TableFormat {
     }
 }
 
-/// A row that is not blank.
+/// A non-blank row.
 pub(crate) struct Row<'a> {
     /// Its number in the file, from 1.
     pub(crate) number: usize,
-    /// Its cells, without the space around them.
+    /// Its trimmed cells.
     pub(crate) cells: Vec<Cow<'a, str>>,
-    /// The cells as file names that are not UTF-8 are kept, where a cell is not UTF-8.
+    /// If a cell is not UTF-8: the cells with invalid UTF-8 replaced, as in file names.
     pub(crate) lossy_cells: Option<Vec<String>>,
 }
 
@@ -43,8 +43,8 @@ impl Row<'_> {
     }
 }
 
-/// Hands over rows, and what is wrong with single lines, until `each` has seen enough. An error concerns the whole file.
-/// `names_an_image` tells a cell that was meant to go on over several lines from a quote that was not closed.
+/// Passes rows, and errors in single lines, to `each` until it has seen enough. An error concerns the whole file.
+/// `names_an_image` distinguishes multi-line cells from unclosed quotes.
 pub(crate) fn for_each_row(
     path: &Path,
     format: TableFormat,
@@ -80,7 +80,7 @@ pub(crate) fn for_each_row(
     }
 }
 
-/// The cells of a row of which white space parts the image from its tags, as in `a.jpg rust`: these two.
+/// Splits a row in which white space separates the image from its tags, as in `a.jpg rust`.
 fn parted<'a>(cells: Vec<Cow<'a, str>>, names_an_image: impl Fn(&str) -> bool) -> Vec<Cow<'a, str>> {
     let Some((image, tag)) = cells.first().and_then(|first| first.split_once(char::is_whitespace)) else {
         return cells;
@@ -93,7 +93,8 @@ fn parted<'a>(cells: Vec<Cow<'a, str>>, names_an_image: impl Fn(&str) -> bool) -
     vec![image.to_string().into(), tags.join(";").into()]
 }
 
-/// Cells of a row that may name its image: more than classes are possible cannot be one row, and each look takes time.
+/// Limit on the cells that may name a row's image: more than possible classes cannot be one row, and each lookup takes
+/// time.
 pub(crate) const MAX_CELLS: usize = 300;
 
 fn is_blank(row: &Row<'_>) -> bool {

@@ -1,6 +1,6 @@
-//! Rows of "image, tags", as tag files and annotation tools give them, taken one by one: each row finds its image, rows
-//! of one image are joined, and images that no row names are reported. Memory grows with the images and tags that are
-//! met, not with the number of rows.
+//! Rows of "image, tags" from tag files and annotation tools, added one by one: each row is resolved to its image, rows
+//! of one image are merged, and unlisted images are reported. Memory grows with the images and tags, not with the
+//! number of rows.
 
 use crate::file_index::{FileIndex, Fit, IndexedFile, Unresolved};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
@@ -23,13 +23,13 @@ pub(crate) struct TagRow<'a> {
 
 /// How a row names its image.
 pub(crate) enum ImageName<'a> {
-    /// A path, below the data set's folder or relative to the tag file.
+    /// A path below the data set's folder or relative to the tag file.
     Path(Cow<'a, str>),
-    /// A path or URL of another machine, in several spellings: only its end counts.
+    /// A path or URL from another machine, in several spellings: only its end counts.
     Tail(Vec<String>),
 }
 
-/// What the rows of one file have given so far.
+/// The rows of one file so far.
 pub(crate) struct TagRows<'a> {
     pub(crate) index: &'a FileIndex,
     source: &'a Path,
@@ -37,34 +37,34 @@ pub(crate) struct TagRows<'a> {
     entry_of_image: HashMap<usize, usize>,
     tag_names: Names,
     split_names: Names,
-    /// Class names in order, where the file fixes them.
+    /// Class names in order, if the file defines them.
     class_names: Option<Vec<String>>,
     problems: ProblemLog,
     notes: Vec<ReadingNote>,
-    /// The first cell that was split at something else than the documented `;`, and how many were.
+    /// The first cell split at something other than the documented `;`, and the number of such cells.
     split_cells: Option<(String, usize)>,
     /// Folded names of listed classes that contain a separator.
     whole_names: HashSet<String>,
-    /// Whether rows may repeat the tags of earlier ones, since they say more than these.
+    /// Whether rows may repeat tags of earlier ones because they carry other information.
     may_repeat: bool,
 }
 
-/// An image that rows have named.
+/// An image named by rows.
 struct RowEntry {
     image: usize,
     tags: BTreeSet<u32>,
     splits: BTreeSet<u32>,
-    /// What the rows call it, where only the end of that fits.
+    /// Its name in the rows, if only the end matches.
     found_by_end: Option<String>,
-    /// Another name that fits as badly: which of the two is meant is not known.
+    /// Another name that matches equally badly, so that neither is certain.
     rival: Option<String>,
-    /// The first row that added nothing, and how many did.
+    /// The first row that added nothing, and the number of such rows.
     repetition: Option<(String, usize)>,
 }
 
 impl RowEntry {
-    /// Adds a later row of the same image. What names the image in full is about it; a name that shares only its end is then
-    /// about another image, and is given back.
+    /// Merges a later row of the same image. A row with the full name takes precedence; a name that shares only its end
+    /// then belongs to another image and is returned.
     fn join(&mut self, row: RowEntry, place: fmt::Arguments<'_>) -> Option<String> {
         match (&self.found_by_end, row.found_by_end) {
             (Some(_), None) => {
@@ -79,7 +79,7 @@ impl RowEntry {
             }
             _ => {}
         }
-        // One row a tag is a common way to write several; only a row that adds nothing is a duplicate.
+        // One row per tag is a common format; only a row that adds nothing is a duplicate.
         if row.tags.iter().all(|tag| self.tags.contains(tag)) {
             self.repetition.get_or_insert_with(|| (place.to_string(), 0)).1 += 1;
         }
@@ -89,7 +89,7 @@ impl RowEntry {
     }
 }
 
-/// Each name once, by number.
+/// Interned names, by number.
 #[derive(Default)]
 struct Names {
     all: Vec<Arc<str>>,
@@ -113,7 +113,7 @@ impl Names {
 }
 
 impl<'a> TagRows<'a> {
-    /// No rows yet. `source` is the tag file; `classes` are those of the data set's class list, if it has one.
+    /// No rows yet. `source` is the tag file; `classes` are those of the data set's class list, if any.
     pub(crate) fn new(index: &'a FileIndex, source: &'a Path, classes: Option<&Classes>) -> Self {
         let names = classes.iter().flat_map(|classes| classes.names());
         let whole_names =
@@ -134,38 +134,38 @@ impl<'a> TagRows<'a> {
         }
     }
 
-    /// Rows that repeat the tags of earlier ones are no problem: they may be about other boxes of the same image.
+    /// Allows rows that repeat tags of earlier ones: they may describe other boxes of the same image.
     pub(crate) fn allow_repetition(&mut self) {
         self.may_repeat = true;
     }
 
-    /// Forgets the rows, where a file that breaks off must not pass for a whole one.
+    /// Discards all rows, if a truncated file must not pass for a complete one.
     pub(crate) fn clear(&mut self) {
         let whole_names = std::mem::take(&mut self.whole_names);
         *self = TagRows { whole_names, ..TagRows::new(self.index, self.source, None) };
     }
 
-    /// Fixes the classes and their order.
+    /// Sets the classes and their order.
     pub(crate) fn set_class_names(&mut self, names: Vec<String>) {
         self.class_names = Some(names);
     }
 
-    /// Notes something about the file that could not be understood.
+    /// Reports a part of the file that could not be parsed.
     pub(crate) fn add_unreadable(&mut self, detail: impl fmt::Display) {
         self.add_problem(ProblemKind::UnreadableAnnotation, detail);
     }
 
-    /// Notes a problem of the file.
+    /// Reports a problem of the file.
     pub(crate) fn add_problem(&mut self, kind: ProblemKind, detail: impl fmt::Display) {
         self.problems.add(kind, || Problem::new(kind, self.source, detail.to_string()));
     }
 
-    /// Notes how the file was understood.
+    /// Notes how the file was interpreted.
     pub(crate) fn add_note(&mut self, note: ReadingNote) {
         self.notes.push(note);
     }
 
-    /// The tags of a cell that may hold several. A cell that is the name of a listed class is that class, whatever it contains.
+    /// The tags of a cell that may hold several. A cell that equals a listed class is that class, whatever it contains.
     pub(crate) fn tags_of_cell<'c>(&mut self, cell: &'c str) -> Vec<Cow<'c, str>> {
         if !self.whole_names.is_empty() && self.whole_names.contains(&folded(cell)) {
             return vec![Cow::Borrowed(cell)];
@@ -182,7 +182,7 @@ impl<'a> TagRows<'a> {
         file_name_of(self.source)
     }
 
-    /// Takes a row; `place` is where in the file it stands, for messages: `line 7`, `task 12`.
+    /// Adds a row; `place` is its position in the file for messages: `line 7`, `task 12`.
     pub(crate) fn add(&mut self, row: TagRow<'_>, place: fmt::Arguments<'_>) {
         let (found, name) = match row.image {
             ImageName::Path(name) => (self.index.resolve_row(&name), name),
@@ -202,7 +202,7 @@ impl<'a> TagRows<'a> {
             }
         };
         let tags = row.tags.iter().map(|tag| tag.trim()).filter(|tag| !tag.is_empty());
-        // Better no row than a row without one of its tags.
+        // No row is better than a row without one of its tags.
         if let Some(fault) = tags.clone().find_map(class_name_fault) {
             return self.add_unreadable(format_args!("{place}: {fault}; the row is left out"));
         }
@@ -271,7 +271,7 @@ impl<'a> TagRows<'a> {
     }
 }
 
-/// The problem of a name that gives no image; `place` of `source` is where the name stands.
+/// The problem of a name that resolves to no image; `place` is its position in `source`.
 pub(crate) fn problem_of_unresolved(
     index: &FileIndex,
     source: &Path,

@@ -1,6 +1,6 @@
-//! Where the tags of a data set cannot teach a network what it should find: classes with too few examples or
-//! counterexamples, classes that never come apart, equal images with different tags, images too large for the
-//! network's input. Computed from descriptions of the images; only [`describe_images`] reads files.
+//! Warnings about what a data set's tags cannot teach: classes with too few examples or counterexamples, classes that
+//! never occur apart, equal images with different tags, images too large for the network's input. Computed from image
+//! descriptions; only [`describe_images`] reads files.
 
 use crate::sentence::{counted, listed, listed_with};
 use crate::spelling::{are_similar, folded};
@@ -11,15 +11,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use vitpcm_masks::Classes;
 
-/// A class needs about this many images with it, and this many without it. A rule of thumb.
+/// A class needs about this many images with it and as many without it. A rule of thumb.
 const ENOUGH_IMAGES: usize = 15;
-/// From this share on, in percent, "always" is the better word.
+/// From this percentage on, messages say "always".
 const NEARLY_ALWAYS_PERCENT: usize = 95;
-/// Fewer images than this come with another class by chance too often to be worth a warning.
+/// With fewer images, co-occurrence by chance is too likely for a warning.
 const LEAST_TOGETHER: usize = 5;
-/// An image is coarse where its longer side is reduced by more than this: full HD is at 448 pixels, 1600 pixels are not.
+/// An image is coarse if its longer side is reduced by more than this: at 448 pixels input, full HD is and 1600 pixels
+/// are not.
 const COARSE_REDUCTION: usize = 4;
-/// Names of classes that say that nothing is to be found, folded; a name with the word `healthy` is one as well.
+/// Names of classes that mean "nothing to find", folded; names with the word `healthy` count too.
 const NOTHING_TO_FIND: [&str; 12] = [
     "normal",
     "ok",
@@ -34,46 +35,46 @@ const NOTHING_TO_FIND: [&str; 12] = [
     "undamaged",
     "intact",
 ];
-/// Coarse images below this share of all, in percent, are not worth a warning.
+/// Coarse images below this percentage of all need no warning.
 const COARSE_PERCENT: usize = 10;
 
-/// What the warnings need to know of an image.
+/// What the warnings need to know about an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageDescription<'a> {
     /// Name, for messages.
     pub name: &'a str,
     /// The classes in the image.
     pub tags: &'a Tags,
-    /// Width and height in pixels, where known.
+    /// Width and height in pixels, if known.
     pub size: Option<(u32, u32)>,
-    /// Images with the same number have the same content; none where no other image has it.
+    /// Images with the same number have the same content; `None` if the content is unique.
     pub content: Option<usize>,
 }
 
-/// The square that every image is resized to for the network.
+/// The network's square input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputGrid {
-    /// Patches along a side.
+    /// Patches per side.
     pub patches: usize,
-    /// Pixels along a side of a patch.
+    /// Side of a patch in pixels.
     pub patch: usize,
 }
 
 impl InputGrid {
-    /// Pixels along a side.
+    /// Side in pixels.
     pub fn side(self) -> usize {
         self.patches * self.patch
     }
 }
 
-/// The embedded model's: 448 pixels in patches of 14.
+/// The embedded model's input: 448 pixels in patches of 14.
 impl Default for InputGrid {
     fn default() -> Self {
         InputGrid { patches: 32, patch: 14 }
     }
 }
 
-/// Something that the tags of a data set cannot teach. `Display` says what, in numbers, and what to do about it.
+/// Something that a data set's tags cannot teach. `Display` says what, in numbers, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -83,41 +84,41 @@ pub enum TagWarning {
         /// Number of images.
         images: usize,
     },
-    /// There is a single class, and every image has it: nothing shows the background.
+    /// There is a single class and every image has it: nothing shows the background.
     OnlyClassEverywhere {
         /// Its name.
         class: String,
         /// Number of images.
         images: usize,
     },
-    /// Classes that are in all images but a few.
+    /// Classes in all but a few images.
     FewNegatives {
-        /// The classes, the most frequent first.
+        /// The classes, most frequent first.
         classes: Vec<ClassImages>,
-        /// Number of images in all.
+        /// Total number of images.
         of: usize,
     },
-    /// Classes that occur with another one only.
+    /// Classes that only occur with another one.
     AlwaysTogether {
         /// The pairs.
         pairs: Vec<ClassPair>,
     },
     /// Classes with few images.
     FewImages {
-        /// The classes, the rarest first.
+        /// The classes, rarest first.
         classes: Vec<ClassImages>,
     },
-    /// Classes of the class list that no image has, while others have some.
+    /// Listed classes without images, while others have some.
     UnusedClasses {
         /// Their names.
         classes: Vec<String>,
     },
-    /// Classes whose names look like one that was written in two ways.
+    /// Classes whose names look like variants of one.
     SimilarNames {
-        /// The pairs, the rarer class first.
+        /// The pairs, rarer class first.
         pairs: Vec<[ClassImages; 2]>,
     },
-    /// Classes that say that nothing is to be found, such as `healthy`.
+    /// Classes that mean "nothing to find", such as `healthy`.
     NothingToFind {
         /// The classes.
         classes: Vec<ClassImages>,
@@ -129,25 +130,25 @@ pub enum TagWarning {
     },
     /// Images with the same content but different tags.
     ContradictoryDuplicates {
-        /// The images of each content.
+        /// The images of each group.
         groups: Vec<Vec<NamedTags>>,
     },
-    /// Images that are reduced so much that things in them become smaller than a patch.
+    /// Images that are reduced so much that objects become smaller than a patch.
     CoarseImages {
         /// Number of such images.
         images: usize,
-        /// Number of images whose size is known.
+        /// Number of images of known size.
         of: usize,
         /// Median of their longer sides, in pixels.
         longer_side: usize,
         /// Side of the network's input, in pixels.
         input_side: usize,
-        /// What one patch covers of an image with that longer side, in pixels along that side.
+        /// Pixels of an image with that longer side that one patch covers, along that side.
         patch_covers: usize,
     },
 }
 
-/// How many images have a class.
+/// Number of images with a class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClassImages {
     /// Its name.
@@ -156,12 +157,12 @@ pub struct ClassImages {
     pub images: usize,
 }
 
-/// A class that is hardly ever without another.
+/// A class that hardly ever occurs without another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClassPair {
     /// The class.
     pub class: String,
-    /// The one that comes with it.
+    /// The other class.
     pub other: String,
     /// Images with the class.
     pub class_images: usize,
@@ -180,7 +181,7 @@ pub struct NamedTags {
     pub tags: Vec<String>,
 }
 
-/// Reads what the warnings need: the headers of all images, and as much of their content as tells them apart.
+/// Reads what the warnings need: the headers of all images, and enough of their content to find duplicates.
 pub fn describe_images<'a>(images: &'a [TaggedImage], limits: &ImageLimits) -> Vec<ImageDescription<'a>> {
     let size = |image: &TaggedImage| {
         read_image_header(&image.path, limits).ok().map(|header| (header.width, header.height))
@@ -190,7 +191,7 @@ pub fn describe_images<'a>(images: &'a [TaggedImage], limits: &ImageLimits) -> V
     describe(images, &sizes, &same_content::groups(&paths))
 }
 
-/// Descriptions from sizes and groups of equal content that are known already.
+/// Descriptions from known sizes and groups of equal content.
 pub(crate) fn describe<'a>(
     images: &'a [TaggedImage],
     sizes: &[Option<(u32, u32)>],
@@ -206,7 +207,7 @@ pub(crate) fn describe<'a>(
     descriptions
 }
 
-/// Everything that the tags of these images cannot teach, the most serious first. Tags are indices into `classes`.
+/// All warnings about the tags of these images, most serious first. Tags are indices into `classes`.
 pub fn tag_warnings(classes: &Classes, images: &[ImageDescription<'_>], input: InputGrid) -> Vec<TagWarning> {
     if images.is_empty() {
         return Vec::new();
@@ -229,7 +230,7 @@ pub fn tag_warnings(classes: &Classes, images: &[ImageDescription<'_>], input: I
     warnings.into_iter().chain([coarse_images(images, input)]).flatten().collect()
 }
 
-/// How many images have two classes both, by the classes' indices; on the diagonal, how many have one.
+/// Number of images with both of two classes, by class index; the diagonal counts single classes.
 struct Counts<'a> {
     classes: &'a Classes,
     num_images: usize,
@@ -255,7 +256,7 @@ impl<'a> Counts<'a> {
         self.together[class][class]
     }
 
-    /// The classes whose number of images is such, the rarest first.
+    /// The classes whose number of images satisfies a condition, rarest first.
     fn classes_where(&self, is_such: impl Fn(usize) -> bool) -> Vec<ClassImages> {
         let indices = (1..self.classes.len()).filter(|&class| is_such(self.images_with(class)));
         let counted =
@@ -269,7 +270,7 @@ impl<'a> Counts<'a> {
         let of = self.num_images;
         let is_everywhere = |images: usize| {
             let negatives = of - images;
-            // A class with few images as well is named once, there.
+            // A class with few images as well is only named there.
             let hardly_missing = negatives < ENOUGH_IMAGES || is_nearly_all(images, of);
             negatives == 0 || images >= ENOUGH_IMAGES && hardly_missing
         };
@@ -291,7 +292,7 @@ impl<'a> Counts<'a> {
                 let (class, other) = if self.images_with(a) <= self.images_with(b) { (a, b) } else { (b, a) };
                 let [class_images, other_images] = [class, other].map(|it| self.images_with(it));
                 let together = self.together[a][b];
-                // What is in nearly every image comes with every class, and is named for that.
+                // A class in nearly every image occurs with every class and has its own warning.
                 if class_images >= LEAST_TOGETHER
                     && is_nearly_all(together, class_images)
                     && !is_nearly_all(other_images, self.num_images)
@@ -385,7 +386,7 @@ fn coarse_images(images: &[ImageDescription<'_>], input: InputGrid) -> Option<Ta
 }
 
 impl TagWarning {
-    /// What was found, in numbers, and what follows from it.
+    /// The finding, in numbers, and its consequence.
     pub fn finding(&self) -> String {
         match self {
             TagWarning::NoTags { images } => {
@@ -398,7 +399,7 @@ impl TagWarning {
             TagWarning::FewNegatives { classes, of } => {
                 let classes =
                     listed(classes, |it| format!("`{}` is in {} of {of} images", it.class, it.images));
-                format!("{classes}: too few images without it show what does not belong to it")
+                format!("{classes}: too few images without it to learn what does not belong to it")
             }
             TagWarning::AlwaysTogether { pairs } => {
                 let pair = |pair: &ClassPair| {
@@ -414,7 +415,7 @@ impl TagWarning {
             }
             TagWarning::UnusedClasses { classes } => {
                 let names = listed(classes, |name| format!("`{name}`"));
-                format!("no image has {names}: masks will not contain what no image teaches")
+                format!("no image has {names}: masks will not contain these classes")
             }
             TagWarning::SimilarNames { pairs } => {
                 let counted = |it: &ClassImages| format!("`{}` ({})", it.class, counted(it.images, "image"));
@@ -426,15 +427,15 @@ impl TagWarning {
                 let classes =
                     listed(classes, |it| format!("`{}` ({})", it.class, counted(it.images, "image")));
                 format!(
-                    "{classes}: as a class it gets a mask of its own, although it says that nothing is to be found"
+                    "{classes}: as a class it gets a mask, although it means that there is nothing to find"
                 )
             }
             TagWarning::NumberedClasses { classes } => {
                 let classes =
                     listed(classes, |it| format!("`{}` ({})", it.class, counted(it.images, "image")));
                 format!(
-                    "{classes}: the classes are numbers, and each gets a mask of its own, also one that says that nothing is to \
-                     be found"
+                    "{classes}: the classes are numbers, and each gets a mask, even one that means that there is \
+                     nothing to find"
                 )
             }
             TagWarning::ContradictoryDuplicates { groups } => {
@@ -491,7 +492,7 @@ impl TagWarning {
                     .to_string()
             }
             TagWarning::NumberedClasses { .. } => {
-                "write the names of the classes, and leave the tags of images empty in which there is nothing to find"
+                "use class names, and leave the tags of images with nothing to find empty"
                     .to_string()
             }
             TagWarning::ContradictoryDuplicates { .. } => {

@@ -1,8 +1,8 @@
-//! The tags of one image: the classes that are in it, nothing about where.
+//! The tags of one image: which classes it shows, not where.
 
 use vitpcm_masks::IGNORE;
 
-/// A sorted set of class indices, each from 1 to 254. Background (0) counts as always present and is no tag.
+/// A sorted set of class indices, each from 1 to 254. Background (0) is always present and is no tag.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Tags(Vec<u8>);
 
@@ -12,7 +12,7 @@ impl Tags {
         self.0.len()
     }
 
-    /// Whether the image is a negative: none of the classes is in it.
+    /// Whether the image is a negative, without any of the classes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -33,7 +33,7 @@ impl Tags {
     }
 }
 
-/// Collects class indices in any order, repeated or not; 0 (background) and 255 (ignore) are passed over.
+/// Collects class indices in any order; duplicates, 0 (background) and 255 (ignore) are dropped.
 impl FromIterator<u8> for Tags {
     fn from_iter<I: IntoIterator<Item = u8>>(indices: I) -> Self {
         let mut sorted: Vec<u8> =

@@ -1,5 +1,5 @@
 //! `tags.json`, a list of `{"image": …, "tags": […]}` or one object from image to tags, and `tags.jsonl`, one such
-//! object a line. The headings of tables are understood for `image` and `tags`; `split` is optional.
+//! object per line. Table headings are accepted for `image` and `tags`; `split` is optional.
 
 use crate::file_index::FileIndex;
 use crate::table_columns::{IMAGE_HEADINGS, TAG_HEADINGS};
@@ -12,10 +12,10 @@ use std::fmt;
 use std::io::{self, BufRead, Read};
 use std::path::Path;
 
-/// Longer than any line of a tag file.
+/// Longest line, in bytes; longer than any in a tag file.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
-/// Reads `tags.json`. Of a file that is not valid to its end, nothing counts.
+/// Reads `tags.json`. A file that is not valid to its end is ignored entirely.
 pub(crate) fn read_json(path: &Path, rows: &mut TagRows<'_>) {
     let mut number = 0;
     let what = "a list, or an object from image to tags";
@@ -36,7 +36,7 @@ pub(crate) fn read_json(path: &Path, rows: &mut TagRows<'_>) {
     }
 }
 
-/// Whether a JSON file of any name says which tags images of this folder have; or what is missing.
+/// Checks whether a JSON file of any name has tags for images of this folder; or what is missing.
 pub(crate) fn check(path: &Path, index: &FileIndex) -> Result<(), String> {
     let size = std::fs::metadata(path).map_err(|e| e.to_string())?.len();
     if size > MAX_LINE_BYTES {
@@ -59,7 +59,7 @@ pub(crate) fn check(path: &Path, index: &FileIndex) -> Result<(), String> {
     }
 }
 
-/// Reads `tags.jsonl`; a bad line is a problem, the others count.
+/// Reads `tags.jsonl`; an invalid line is a problem, the others count.
 pub(crate) fn read_jsonl(path: &Path, rows: &mut TagRows<'_>) {
     let mut file = match annotation_file::open(path).and_then(utf8_text) {
         Ok(file) => file,
@@ -101,7 +101,7 @@ fn add_item(item: &Value, place: fmt::Arguments<'_>, rows: &mut TagRows<'_>) {
     let Some(image) = get(&IMAGE_HEADINGS).and_then(Value::as_str).map(str::trim) else {
         return rows.add_unreadable(format_args!("{place}: expected an object with the name of an `image`"));
     };
-    // A missing list is a slip rather than a negative, which is written [].
+    // A missing list is probably a mistake; a negative is written [].
     let Some(tags) = get(&TAG_HEADINGS).and_then(|tags| names_of(tags, rows)) else {
         return rows.add_unreadable(format_args!("{place}: expected `tags`, a list of names"));
     };
@@ -109,7 +109,7 @@ fn add_item(item: &Value, place: fmt::Arguments<'_>, rows: &mut TagRows<'_>) {
     rows.add(TagRow { image: ImageName::Path(image.into()), tags, split: split.map(Cow::Borrowed) }, place);
 }
 
-/// Names from a list of strings or numbers, or from one string with separators between names.
+/// Names from a list of strings or numbers, or from one string with separators.
 fn names_of<'a>(tags: &'a Value, rows: &mut TagRows<'_>) -> Option<Vec<Cow<'a, str>>> {
     let name = |value: &'a Value| match value {
         Value::String(name) => Some(Cow::Borrowed(name.as_str())),

@@ -1,5 +1,5 @@
-//! Tables of tags: CSV files and Excel workbooks with a column of images and either columns of tags, or one column for each
-//! class with 0 and 1. A `split` column is optional.
+//! Tables of tags: CSV files and Excel workbooks with an image column and either tag columns or one 0/1 column per
+//! class. A `split` column is optional.
 
 use crate::ReadingNote;
 use crate::file_index::FileIndex;
@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// Rows, and bytes of them, that the columns are told by.
+/// Sample size for detecting columns, in rows and bytes.
 const SAMPLE_ROWS: usize = 100;
 const SAMPLE_BYTES: usize = 1 << 20;
 
@@ -24,7 +24,7 @@ pub(crate) fn read_xlsx(path: &Path, rows: &mut TagRows<'_>) {
     read(path, TableFormat::Xlsx, rows);
 }
 
-/// How many images the first rows of a file name, if it is a table of tags; or what is missing.
+/// How many images the first rows of a file name, if it is a tag table; or what is missing.
 pub(crate) fn num_images_named(path: &Path, format: TableFormat, index: &FileIndex) -> Result<usize, String> {
     let mut sample = Sample::default();
     let names_an_image = |cell: &str| index.resolve_row(cell).is_ok();
@@ -52,7 +52,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Keeps a row, unless there are enough.
+    /// Adds a row, until there are enough.
     fn add(&mut self, row: Row<'_>) -> ControlFlow<()> {
         self.num_bytes += row.cells.iter().map(|cell| cell.len()).sum::<usize>();
         self.rows.push(row.into_owned());
@@ -84,7 +84,7 @@ fn read(path: &Path, format: TableFormat, rows: &mut TagRows<'_>) {
         }
     });
     if let Some(rows) = sample {
-        // What is wrong with the file says more than what is missing in it.
+        // An error in the file is more informative than what is missing.
         if outcome.is_ok() || !rows.rows.is_empty() {
             let _ = table.start(rows.rows);
         }
@@ -98,17 +98,17 @@ fn read(path: &Path, format: TableFormat, rows: &mut TagRows<'_>) {
     }
 }
 
-/// A table while it is read.
+/// A table while reading.
 struct Table<'a, 'r> {
     format: TableFormat,
-    /// None until they are known.
+    /// `None` until detected.
     columns: Option<Columns>,
     is_utf8: bool,
     rows: &'a mut TagRows<'r>,
 }
 
 impl Table<'_, '_> {
-    /// Finds the columns by the first rows, and takes these rows.
+    /// Detects the columns from the first rows, then adds these rows.
     fn start(&mut self, sample: Vec<Row<'_>>) -> ControlFlow<()> {
         let mut columns = match Columns::of_sample(&sample, self.rows.index) {
             Ok(columns) => columns,
@@ -158,7 +158,7 @@ fn tag_row<'a>(columns: &'a Columns, row: &'a Row<'_>, rows: &mut TagRows<'_>) -
     if image.is_empty() {
         return Err("no image".to_string());
     }
-    // Names of files that are not UTF-8 are kept in another way than cells are read.
+    // File names that are not UTF-8 are stored in a different form than cells.
     if let Some(lossy) = row.lossy_cells.as_ref().and_then(|cells| cells.get(columns.image))
         && rows.index.resolve_row(image).is_err()
     {

@@ -1,9 +1,9 @@
-//! The encodings that spreadsheets and editors write: UTF-8 with or without a byte order mark, UTF-16, Windows-1252.
+//! Text encodings of spreadsheets and editors: UTF-8 with or without a byte order mark, UTF-16, Windows-1252.
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// A text as UTF-8 while it is read, without byte order mark. UTF-16 is told by its mark, or by the zero bytes of its first
-/// character.
+/// Decodes a text to UTF-8 while reading, without byte order mark. UTF-16 is detected by its mark or by the zero bytes
+/// of its first character.
 pub(crate) fn utf8_text<'a>(file: impl Read + 'a) -> io::Result<Box<dyn BufRead + 'a>> {
     let mut file = BufReader::with_capacity(1 << 16, file);
     let (order, num_skipped) = match file.fill_buf()? {
@@ -21,7 +21,7 @@ pub(crate) fn utf8_text<'a>(file: impl Read + 'a) -> io::Result<Box<dyn BufRead 
     })
 }
 
-/// Windows-1252, in which Excel writes CSV files in western countries; it holds Latin-1.
+/// Windows-1252, a superset of Latin-1, in which Excel writes CSV files in western countries.
 pub(crate) fn windows_1252(bytes: &[u8]) -> String {
     const FROM_80: [char; 32] = [
         '€', '\u{fffd}', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', '\u{fffd}', 'Ž', '\u{fffd}',
@@ -41,11 +41,11 @@ enum ByteOrder {
     BigEndian,
 }
 
-/// A UTF-16 text as UTF-8 bytes; what is no text is replaced.
+/// A UTF-16 text as UTF-8 bytes; invalid units are replaced.
 struct Utf16Text<R> {
     source: R,
     order: ByteOrder,
-    /// The first half of a character whose second is yet to come.
+    /// A high surrogate that waits for its low surrogate.
     first_half: Option<u16>,
     text: io::Cursor<Vec<u8>>,
 }

@@ -1,6 +1,6 @@
-//! The two augmented views of an image and their geometry (docs/reference/method.md, "Views"): a first view of the whole image, and
-//! a smaller second one, four of which are merged into one picture. The geometry says, for every grid cell of the
-//! second view, which cells of the first view's map lie under it: that is all the equivariance loss needs to know.
+//! The two augmented views of an image and their geometry (docs/reference/method.md, "Views"): a first view of the
+//! whole image, and a smaller second one, four of which are merged into one picture. The geometry maps every grid cell
+//! of the second view to the cells below it in the first view's map, which is all that the equivariance loss needs.
 
 use crate::class_shares::ClassShares;
 use crate::colour::ColourChange;
@@ -9,33 +9,33 @@ use serde::{Deserialize, Serialize};
 use vitpcm_masks::Symmetry;
 use vitpcm_masks::resampling::{Alignment, Axis, resize_plane};
 
-/// Where crops may start.
+/// Distribution of crop positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CropStarts {
-    /// Every start that leaves room for the crop is equally likely.
+    /// Uniform over all positions inside the image.
     #[default]
     Uniform,
-    /// As the released code does it: drawn over the whole side and clamped, so that 36 % stick to the far edge.
+    /// As in the released code: drawn over the whole side and clamped, so that 36 % are at the far edge.
     Clamped,
 }
 
-/// How views are made. Lengths are in grid cells (patches); the second view has half the first one's side.
+/// Settings of the views. Lengths are in grid cells (patches); the second view has half the first one's side.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ViewMaker {
-    /// Grid cells along a side of the first view; even.
+    /// Grid cells per side of the first view; even.
     pub grid: usize,
-    /// Pixels along a side of a patch.
+    /// Side of a patch in pixels.
     pub patch: usize,
-    /// Probability that the second view is a crop and not the whole image (0.3 for VOC, 0 for COCO).
+    /// Probability that the second view is a crop rather than the whole image (0.3 for VOC, 0 for COCO).
     pub crop_probability: f32,
     /// Side of a crop, in cells (8 of 24: 128 of 384 pixels).
     pub crop_side: usize,
     /// Where crops may start.
     pub crop_starts: CropStarts,
-    /// Where samples sit when the second view and its target are scaled.
+    /// Alignment used to scale the second view and its target.
     pub alignment: Alignment,
-    /// Changes of colour, drawn for each view.
+    /// Colour jitter, drawn for each view.
     pub colour: ColourChange,
 }
 
@@ -50,7 +50,7 @@ pub struct Square {
     pub side: usize,
 }
 
-/// How the two views of an image came about.
+/// How the two views of an image were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViewGeometry {
     /// Symmetry of the first view.
@@ -64,23 +64,23 @@ pub struct ViewGeometry {
 /// Two views of one image: three planes (red, green, blue) each, of 0..=255.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Views {
-    /// The whole image, `grid` cells a side.
+    /// The whole image, `grid` cells per side.
     pub first: Vec<f32>,
-    /// The second view, half as many cells a side.
+    /// The second view, half as many cells per side.
     pub second: Vec<f32>,
-    /// How they came about.
+    /// How they were made.
     pub geometry: ViewGeometry,
-    /// The image's pseudo-mask on the first view's grid, in a second round of training.
+    /// The image's pseudo-mask on the first view's grid, in a second training round.
     pub pseudo_mask: Option<ClassShares>,
 }
 
 impl ViewMaker {
-    /// Pixels along a side of the first view.
+    /// Side of the first view in pixels.
     pub fn first_side(&self) -> usize {
         self.grid * self.patch
     }
 
-    /// Pixels along a side of the second view.
+    /// Side of the second view in pixels.
     pub fn second_side(&self) -> usize {
         self.first_side() / 2
     }
@@ -136,10 +136,11 @@ impl ViewMaker {
         scaled
     }
 
-    /// The matrix that takes the first view's map to the second view: `weights[(y * half + x) * grid² + cell]`
-    /// is how much `cell` of the first view's map counts in cell (x, y) of the second's. Rows sum to 1.
+    /// The matrix from the first view's map to the second view: `weights[(y * half + x) * grid² + cell]` is the weight
+    /// of `cell` of the first view's map in cell (x, y) of the second's. Rows sum to 1.
     ///
-    /// Un-flips the first view, takes the part, scales it to half the grid, flips it as the second view.
+    /// Inverts the first view's symmetry, takes the part, scales it to half the grid, and applies the second view's
+    /// symmetry.
     pub fn second_from_first(&self, geometry: &ViewGeometry) -> Vec<f32> {
         let (grid, half) = (self.grid, self.grid / 2);
         let part = geometry.second_part;
@@ -162,7 +163,7 @@ impl ViewMaker {
     }
 }
 
-/// Four second views as one picture of twice their side, in reading order; three planes each.
+/// Four second views as one picture of twice their side, in row-major order; three planes each.
 pub fn merged(views: [&[f32]; 4], side: usize) -> Vec<f32> {
     let mut picture = vec![0.0; 4 * views[0].len()];
     for (i, view) in views.into_iter().enumerate() {
@@ -193,14 +194,14 @@ mod tests {
         ViewMaker { grid: 6, patch: 4, crop_probability: 0.5, crop_side: 2, crop_starts, alignment, colour }
     }
 
-    /// Weight of input sample `i` in output sample `o`, straight from the definition, for enlarging and for halving.
+    /// Weight of input sample `i` in output sample `o`, directly from the definition, for enlarging and for halving.
     fn brute_weight(i: usize, o: usize, from: usize, to: usize, alignment: Alignment) -> f64 {
         let ratio = from as f64 / to as f64;
         let (position, width) = match alignment {
             Alignment::HalfPixel => ((o as f64 + 0.5) * ratio - 0.5, ratio.max(1.0)),
             Alignment::AlignCorners => (o as f64 * (from - 1) as f64 / (to - 1) as f64, 1.0),
         };
-        // Enlarging clamps at the border; shrinking cuts the triangle off there and renormalises.
+        // Enlarging clamps at the border; shrinking truncates the triangle there and renormalises.
         if ratio <= 1.0 || alignment == Alignment::AlignCorners {
             let position = position.clamp(0.0, (from - 1) as f64);
             return (1.0 - (position - i as f64).abs()).max(0.0);
@@ -223,7 +224,7 @@ mod tests {
                 for &second_part in &parts {
                     let geometry = ViewGeometry { first_symmetry, second_part, second_symmetry };
                     let weights = maker.second_from_first(&geometry);
-                    // The first view's map, as the network would see it, and what the matrix makes of it.
+                    // The first view's map, as the network would see it, and the matrix's result.
                     let seen = first_symmetry.apply(&map, (grid, grid));
                     let ours: Vec<f32> = weights
                         .chunks_exact(grid * grid)

@@ -1,5 +1,5 @@
-//! The devkit of PASCAL VOC, and what is laid out like it: images in `JPEGImages`, tags in `Annotations/*.xml`, lists
-//! in `ImageSets`, masks in `SegmentationClassAug` or `SegmentationClass`.
+//! The PASCAL VOC devkit and data sets laid out like it: images in `JPEGImages`, tags in `Annotations/*.xml`, lists in
+//! `ImageSets`, masks in `SegmentationClassAug` or `SegmentationClass`.
 
 use crate::file_index::{FileIndex, file_name, without_extension};
 use crate::listing::{ClassNames, Entry, Listing, MaskCoverage};
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The folder that the index is made of.
+/// The folder of images.
 pub(crate) const IMAGE_FOLDER: &str = "JPEGImages";
 
 /// Reads a devkit; `images` indexes its `JPEGImages`.
@@ -24,7 +24,8 @@ pub(crate) fn read(root: &Path, images: &FileIndex, difficult: Difficult) -> Lis
     let annotations = root.join("Annotations");
     let annotations = annotations.is_dir().then_some(annotations);
     if annotations.is_none() {
-        let detail = "no folder with annotations, so that no image has a tag (tags can be taken from masks on request)";
+        let detail =
+            "no folder Annotations, so no image has a tag (--tags-from-masks takes them from the masks)";
         problems.push(Problem::new(ProblemKind::ImageWithoutTag, root.join("Annotations"), detail));
     }
     let listed: Vec<(usize, Vec<String>)> = listed.into_iter().collect();
@@ -35,7 +36,7 @@ pub(crate) fn read(root: &Path, images: &FileIndex, difficult: Difficult) -> Lis
             let source = annotations.as_ref().map(|folder| folder.join(format!("{id}.xml")));
             let (tags, annotated) = match &source {
                 None => (Vec::new(), Annotated::Yes),
-                // Half of the objects would pass for all of them; better no image than wrong tags.
+                // Half of the objects would pass for all of them; no image is better than wrong tags.
                 Some(path) => match read_objects(path)? {
                     Some(objects) => (tags_of(objects, difficult), Annotated::Yes),
                     None => (Vec::new(), Annotated::No),
@@ -65,7 +66,7 @@ pub(crate) fn read(root: &Path, images: &FileIndex, difficult: Difficult) -> Lis
     Listing { entries, class_names: class_names(root), mask_coverage, problems, notes }
 }
 
-/// Whether an image has a file with its objects, where there is a folder of such files.
+/// Whether an image has an annotation file, if there is a folder of such files.
 #[derive(PartialEq, Eq)]
 enum Annotated {
     Yes,
@@ -94,7 +95,7 @@ impl MaskFolder {
     }
 }
 
-/// The images of the lists with the splits that they are in; without lists, all images.
+/// The listed images with their splits; without lists, all images.
 fn listed_images(
     root: &Path,
     images: &FileIndex,
@@ -162,7 +163,7 @@ fn add_lists(
     }
 }
 
-/// A line is an id, an id and a number (`Main`), or the paths of an image and its mask (`trainaug`). An id may hold
+/// A line is an id, an id and a number (`Main`), or the paths of an image and its mask (`trainaug`). An id may contain
 /// spaces.
 fn id_of_line(images: &FileIndex, line: &str) -> String {
     if images.resolve(line, &[]).is_ok() {
@@ -173,7 +174,7 @@ fn id_of_line(images: &FileIndex, line: &str) -> String {
     if images.resolve(id, &[]).is_ok() { id.to_string() } else { file_name(id).to_string() }
 }
 
-/// Names from `labelmap.txt` (CVAT writes `name:colour:parts:actions`, background first), where there is one.
+/// Names from `labelmap.txt` (CVAT writes `name:colour:parts:actions`, background first), if there is one.
 fn class_names(root: &Path) -> ClassNames {
     let Ok(text) = std::fs::read_to_string(root.join("labelmap.txt")) else {
         return ClassNames::VocIfMet;
@@ -195,7 +196,7 @@ fn tags_of(objects: Vec<Object>, difficult: Difficult) -> Vec<Arc<str>> {
     objects.into_iter().filter(counts).map(|object| object.name.into()).collect()
 }
 
-/// The objects of an annotation; none if there is no such file.
+/// The objects of an annotation; `None` if the file is missing.
 fn read_objects(path: &Path) -> Result<Option<Vec<Object>>, Problem> {
     let unreadable = |detail: String| Problem::new(ProblemKind::UnreadableAnnotation, path, detail);
     match annotation_file::read(path) {
@@ -208,7 +209,7 @@ fn read_objects(path: &Path) -> Result<Option<Vec<Object>>, Problem> {
     }
 }
 
-/// The objects' names and marks. Parts of objects (`object/part/name`) are no objects.
+/// The objects' names and flags. Parts of objects (`object/part/name`) do not count.
 fn parse_objects(text: &str) -> Result<Vec<Object>, String> {
     let mut reader = Reader::from_str(text.trim_start_matches('\u{feff}'));
     let mut path: Vec<String> = Vec::new();

@@ -1,5 +1,5 @@
-//! The rows of an Excel workbook's first visible sheet, one at a time. Workbooks are foreign bytes in a zip file: what is held
-//! is bounded by what Excel itself allows in a cell, a row and a sheet, whatever the file inflates to.
+//! The rows of an Excel workbook's first visible sheet, one at a time. Workbooks are untrusted zip files: memory is
+//! bounded by Excel's own limits on cells, rows and sheets, whatever the file inflates to.
 
 use crate::annotation_file;
 use crate::xml_text::text_of_reference;
@@ -12,21 +12,21 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use zip::ZipArchive;
 
-/// The longest workbook that is opened, in bytes: a million rows take a third of it.
+/// Largest workbook, in bytes: a million rows take a third of it.
 const MAX_FILE_BYTES: u64 = 64 << 20;
-/// What a part of it may inflate to, in bytes.
+/// Limit on an inflated part, in bytes.
 const MAX_PART_BYTES: u64 = 1 << 30;
-/// One tag or text of the XML, in bytes: four for each of the characters that Excel allows in a cell.
+/// Limit on one XML event, in bytes: four per character that Excel allows in a cell.
 const MAX_EVENT_BYTES: u64 = 128 << 10;
-/// Texts that cells share: their number, and their length in all, in bytes.
+/// Limits on shared strings: their number and total length in bytes.
 const MAX_TEXTS: usize = 2 << 20;
 const MAX_TEXT_BYTES: usize = 64 << 20;
 /// Excel's last column.
 const MAX_COLUMNS: usize = 16_384;
-/// A row, in bytes.
+/// Longest row, in bytes.
 const MAX_ROW_BYTES: usize = 1 << 20;
 
-/// Hands over the rows with their numbers until `each` has seen enough.
+/// Passes the rows with their numbers to `each` until it has seen enough.
 pub(crate) fn for_each_row(
     path: &Path,
     each: impl FnMut(usize, Vec<Cow<'_, str>>) -> ControlFlow<()>,
@@ -68,7 +68,7 @@ impl<R: Read> Part<R> {
     }
 }
 
-/// A text that ends with an error where more than is left is read in one go.
+/// A reader that fails if more than the remaining bytes are read at once.
 struct Bounded<R> {
     text: R,
     left: u64,
@@ -98,7 +98,7 @@ impl<R: BufRead> BufRead for Bounded<R> {
     }
 }
 
-/// The texts that cells refer to by number.
+/// The shared strings that cells refer to by number.
 fn shared_texts(archive: &mut ZipArchive<BufReader<File>>) -> Result<Vec<Box<str>>, String> {
     const NAME: &str = "xl/sharedStrings.xml";
     if archive.index_for_name(NAME).is_none() {
@@ -106,7 +106,7 @@ fn shared_texts(archive: &mut ZipArchive<BufReader<File>>) -> Result<Vec<Box<str
     }
     let mut part = Part::open(archive, NAME)?;
     let (mut texts, mut text, mut num_bytes) = (Vec::new(), String::new(), 0);
-    // Readings of Chinese characters (`rPh`) are no part of the text.
+    // Phonetic readings (`rPh`) are not part of the text.
     let (mut in_text, mut in_reading) = (false, false);
     loop {
         match part.next()? {
@@ -174,14 +174,14 @@ fn attribute(element: &BytesStart<'_>, name: &str) -> Result<Option<String>, Str
     Ok(value.map_err(|e| e.to_string())?.map(Cow::into_owned))
 }
 
-/// The sheet while it is read.
+/// The sheet while reading.
 struct Sheet<'a> {
     texts: &'a [Box<str>],
     row: Vec<Cow<'a, str>>,
     row_bytes: usize,
 }
 
-/// A cell while it is read.
+/// A cell while reading.
 struct Cell {
     column: usize,
     is_shared: bool,

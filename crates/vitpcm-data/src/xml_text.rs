@@ -1,8 +1,8 @@
-//! The one thing that our XML readers share: what a reference such as `&amp;` stands for.
+//! Resolves XML references such as `&amp;`, for all XML readers.
 
 use quick_xml::events::BytesRef;
 
-/// The character that a reference stands for; one that XML does not define is kept as it is written.
+/// The character that a reference stands for; undefined references are kept as written.
 pub(crate) fn text_of_reference(reference: &BytesRef<'_>) -> String {
     if let Ok(Some(character)) = reference.resolve_char_ref() {
         return character.to_string();

@@ -288,7 +288,7 @@ fn equal_names_of_different_pictures_are_reported_and_may_be_kept_apart() {
         &problems(&folder, dataset.problems()),
         ProblemKind::AmbiguousName,
         "dog/1.jpg",
-        "another content",
+        "different content",
     );
     let apart =
         folder.open_with(&OpenOptions { same_name: SameName::SeveralImages, ..OpenOptions::default() });

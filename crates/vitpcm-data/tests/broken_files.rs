@@ -125,7 +125,7 @@ fn every_broken_file_is_named_with_its_reason_within_500_megabytes() {
     demand(&found, UnreadableImage, "text.jpg", "the file holds text");
     demand(&found, UnreadableImage, "animation.gif", "End of File");
     demand(&found, UnreadableImage, "huge.png", "60000×60000 pixels, more than");
-    demand(&found, UnreadableImage, "nearly.png", "its header promises 299950002 bytes");
+    demand(&found, UnreadableImage, "nearly.png", "its header claims 299950002 bytes");
     demand(&found, UnreadableImage, "half.png", "the file ends early");
     demand(&found, UnreadableImage, "half.webp", "Corrupt");
     demand(&found, UnreadableImage, "half.tif", "the file ends early");
@@ -133,7 +133,7 @@ fn every_broken_file_is_named_with_its_reason_within_500_megabytes() {
     demand(&found, UnreadableImage, "wrong.webp", "the file ends early");
     demand(&found, UnreadableImage, "wrong.tif", "the file ends early");
     demand(&found, UnreadableImage, "caf\u{fffd}.jpg", "the file holds text");
-    demand(&found, UnreadableImage, "dangling.jpg", "leads nowhere");
+    demand(&found, UnreadableImage, "dangling.jpg", "a dangling link");
     demand(&found, SymlinkLoop, "sub/loop", "leads back to");
     demand(&found, SymlinkLoop, "self.jpg", "leads back to itself");
     demand(&found, TagWithoutImage, "folder.jpg", "which is a folder");

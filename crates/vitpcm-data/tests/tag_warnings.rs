@@ -136,7 +136,7 @@ fn fourteen_images_of_a_class_are_few() {
 #[test]
 fn classes_that_are_numbers_are_named() {
     let found = warnings(&["0", "1"], &[(20, &["0"]), (20, &["1"])]);
-    demand(&found, &["`0` (20 images), `1` (20 images)", "the classes are numbers", "write the names"]);
+    demand(&found, &["`0` (20 images), `1` (20 images)", "the classes are numbers", "use class names"]);
     assert_eq!(warnings(&["type 1", "2"], &[(20, &["type 1"]), (20, &["2"])]), []);
 }
 

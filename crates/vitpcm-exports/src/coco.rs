@@ -1,5 +1,5 @@
-//! COCO instances: one JSON file with images, categories and an object for each part of a class. Category ids are
-//! the class indices. The file is written as images come in: objects first, the list of images last.
+//! COCO instances: one JSON file with images, categories and one object per connected component of a class. Category
+//! ids are the class indices. The file is written as images arrive: objects first, the list of images last.
 
 use crate::format::{CocoShape, ExportOptions};
 use crate::parts::{Grouping, Parts};
@@ -8,10 +8,10 @@ use serde::Serialize;
 use vitpcm_masks::coco_rle::Rle;
 use vitpcm_masks::{Classes, LabelMap};
 
-/// Name of the file; `data` recognises it, and so does CVAT.
+/// Name of the file, which `data` and CVAT recognise.
 pub(crate) const FILE: &str = "instances_default.json";
 
-/// An object of one image, not yet numbered.
+/// An object of one image, before it gets its id.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Object {
     category_id: u8,
@@ -52,7 +52,7 @@ struct Image<'a> {
     file_name: &'a str,
 }
 
-/// All that stands before the objects.
+/// The text before the objects.
 pub(crate) fn head(classes: &Classes, options: &ExportOptions) -> String {
     let category = |(id, name)| Category { id, name, supercategory: "" };
     let names = classes.names().iter().map(String::as_str);
@@ -69,7 +69,7 @@ pub(crate) fn numbered(object: &Object, id: u64, image_id: u64) -> String {
     serde_json::to_string(&Numbered { id, image_id, object }).expect("plain data")
 }
 
-/// One entry of the list of images, which stands between `],"images":[` and `]}`.
+/// One entry of the list of images, which goes between `],"images":[` and `]}`.
 pub(crate) fn image(id: u64, (width, height): (usize, usize), file_name: &str) -> String {
     serde_json::to_string(&Image { id, width, height, file_name }).expect("plain data")
 }
@@ -104,7 +104,7 @@ pub(crate) fn objects(map: &LabelMap, options: &ExportOptions) -> Vec<Object> {
     objects.map(object).collect()
 }
 
-/// Pixels down the columns that follow each other.
+/// A column-major run of pixels.
 #[derive(Clone, Copy)]
 struct Run {
     start: u32,
@@ -137,7 +137,7 @@ fn run_lengths(runs: &[Run], (width, height): (usize, usize)) -> Segmentation {
         counts.extend([run.start - end, run.length]);
         end = run.start + run.length;
     }
-    // pycocotools leaves an empty last run out.
+    // pycocotools leaves out an empty last run.
     let rest = (width * height) as u32 - end;
     counts.extend((rest > 0).then_some(rest));
     let rle = Rle::from_counts(width, height, counts).expect("the runs cover the map");
@@ -150,7 +150,7 @@ fn bounding_box(runs: &[Run], height: usize) -> [usize; 4] {
         let (first, last) = (run.start as usize, (run.start + run.length - 1) as usize);
         left = left.min(first / height);
         right = right.max(last / height);
-        // A run over the end of a column covers the last row and the first.
+        // A run across the end of a column covers the last row and the first.
         let is_over_end = first / height != last / height;
         top = top.min(if is_over_end { 0 } else { first % height });
         bottom = bottom.max(if is_over_end { height - 1 } else { last % height });

@@ -1,5 +1,5 @@
 //! CVAT's "Segmentation mask 1.1": `SegmentationClass/NAME.png` in the colours that `labelmap.txt` declares,
-//! `SegmentationObject/NAME.png` that tells objects apart, and a list of names. CVAT takes it as a zip archive.
+//! `SegmentationObject/NAME.png` that separates objects, and a list of names. CVAT imports it as a zip archive.
 
 use crate::ExportError;
 use crate::format::Objects;
@@ -12,7 +12,7 @@ use vitpcm_masks::{BACKGROUND, Classes, IGNORE, LabelMap};
 
 pub(crate) const LABEL_MAP: &str = "labelmap.txt";
 pub(crate) const LIST: &str = "ImageSets/Segmentation/default.txt";
-/// What 255 is called.
+/// Name of label 255.
 pub(crate) const IGNORED: &str = "ignore";
 
 pub(crate) fn class_mask_path(name: &str) -> String {
@@ -23,7 +23,7 @@ pub(crate) fn object_mask_path(name: &str) -> String {
     format!("SegmentationObject/{name}.png")
 }
 
-/// Every index that a mask may hold: the classes, and 255.
+/// Every index that a mask may contain: the classes, and 255.
 pub(crate) fn label_map(classes: &Classes) -> Result<String, ExportError> {
     let mut text = String::from("# label:color_rgb:parts:actions\n");
     let names = classes.names().iter().map(String::as_str).zip(0..);
@@ -39,7 +39,8 @@ pub(crate) fn label_map(classes: &Classes) -> Result<String, ExportError> {
     Ok(text)
 }
 
-/// Objects numbered from 1; 255 stays. More than 254 parts have no numbers: then each class is one object.
+/// Objects numbered from 1; 255 stays. With more than 254 components there are not enough numbers, and each class is
+/// one object.
 pub(crate) fn object_mask(map: &LabelMap, objects: Objects) -> LabelMap {
     let parts = Parts::of(map);
     let mut grouping = parts.grouped(objects);
@@ -54,7 +55,7 @@ pub(crate) fn object_mask(map: &LabelMap, objects: Objects) -> LabelMap {
     LabelMap::new(map.width(), map.height(), numbers).expect("the size of the mask")
 }
 
-/// What `labelmap.txt` says: the classes, and the label of each colour.
+/// A parsed `labelmap.txt`: the classes, and the label of each colour.
 #[derive(Debug)]
 pub(crate) struct ReadLabelMap {
     pub(crate) names: Vec<String>,
@@ -91,7 +92,7 @@ impl ReadLabelMap {
         Ok(map)
     }
 
-    /// The mask of a picture in these colours.
+    /// The mask of an image in these colours.
     pub(crate) fn mask(&self, png: &[u8], max_pixels: u64) -> Result<LabelMap, String> {
         let (width, height, colours) = png_pixels::colours(png, max_pixels)?;
         let label = |colour: &[u8; 3]| {

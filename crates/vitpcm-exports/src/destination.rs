@@ -1,5 +1,5 @@
-//! Where the files of an export go: a folder, in which each appears whole or not at all, a zip archive, or memory.
-//! One file at a time, so that a collected file may grow while images come in.
+//! Where an export's files go: a folder, with atomic writes, a zip archive, or memory. One file at a time, so that a
+//! collected file may grow while images arrive.
 
 use crate::ExportError;
 use crate::labelled_image::Photograph;
@@ -10,18 +10,18 @@ use vitpcm_masks::atomic_file::{AtomicFile, temporary_beside};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-/// Takes the files of an export, one after the other. Paths are relative, with `/` between their parts.
+/// Receives the files of an export one by one. Paths are relative, with `/` as separator.
 pub trait Destination {
-    /// Begins a file.
+    /// Starts a file.
     fn begin(&mut self, path: &str) -> Result<(), ExportError>;
 
-    /// Adds to the file that was begun.
+    /// Appends to the current file.
     fn write(&mut self, bytes: &[u8]) -> Result<(), ExportError>;
 
-    /// Ends the file that was begun: now it is there, whole.
+    /// Completes the current file.
     fn end(&mut self) -> Result<(), ExportError>;
 
-    /// Puts an image in its place; nothing happens if its file is not known.
+    /// Places an image; does nothing if its file is not known.
     fn place(&mut self, path: &str, photograph: Photograph<'_>) -> Result<(), ExportError> {
         match photograph {
             Photograph::Elsewhere => Ok(()),
@@ -33,7 +33,7 @@ pub trait Destination {
         }
     }
 
-    /// A whole file.
+    /// Writes a whole file.
     fn file(&mut self, path: &str, bytes: &[u8]) -> Result<(), ExportError> {
         self.begin(path)?;
         self.write(bytes)?;
@@ -41,7 +41,7 @@ pub trait Destination {
     }
 }
 
-/// A folder on disk; made where it is missing.
+/// A folder on disk; created if missing.
 #[derive(Debug)]
 pub struct Folder {
     root: PathBuf,
@@ -49,7 +49,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Files will be written below `root`.
+    /// Writes files below `root`.
     pub fn new(root: impl Into<PathBuf>) -> Folder {
         Folder { root: root.into(), current: None }
     }
@@ -86,7 +86,7 @@ impl Destination for Folder {
             Photograph::Bytes(bytes) => self.file(path, bytes),
             Photograph::Link(source) => {
                 let path = self.made(path)?;
-                // Another file system, or one without links: a copy does as well.
+                // On another file system, or one without links, a copy serves as well.
                 link(source, &path).or_else(|_| copy(source, &path)).map_err(|e| ExportError::io(source, e))
             }
             Photograph::Copy(source) => {
@@ -102,20 +102,20 @@ fn copy(source: &Path, path: &Path) -> io::Result<()> {
     vitpcm_masks::atomic_file::write(path, |file| io::copy(&mut from, file).map(drop))
 }
 
-/// A second name for one file, in place of whatever had that name.
+/// Creates a hard link, replacing any file at `path`.
 fn link(source: &Path, path: &Path) -> io::Result<()> {
     let temporary = temporary_beside(path)?;
     fs::hard_link(source, &temporary)?;
     let result = fs::rename(&temporary, path);
-    // Renaming onto another name of the same file does nothing, and leaves this one.
+    // Renaming onto another link to the same file does nothing and leaves this one.
     let _ = fs::remove_file(&temporary);
     result
 }
 
-/// A zip archive in any writer. [`Zip::finish`] gives the writer back.
+/// A zip archive in any writer. [`Zip::finish`] returns the writer.
 pub struct Zip<W: Write + Seek> {
     writer: ZipWriter<W>,
-    /// For messages: the entry that is being written.
+    /// The current entry, for messages.
     entry: String,
 }
 
@@ -125,7 +125,7 @@ impl<W: Write + Seek> Zip<W> {
         Zip { writer: ZipWriter::new(writer), entry: String::new() }
     }
 
-    /// Writes the archive's directory: now it is whole.
+    /// Writes the archive's directory, which completes it.
     pub fn finish(self) -> Result<W, ExportError> {
         let entry = self.entry;
         self.writer.finish().map_err(|e| ExportError::io(entry, e.into()))
@@ -134,7 +134,7 @@ impl<W: Write + Seek> Zip<W> {
 
 impl<W: Write + Seek> Destination for Zip<W> {
     fn begin(&mut self, path: &str) -> Result<(), ExportError> {
-        // PNG and JPEG do not get smaller by compressing them again.
+        // PNG and JPEG do not shrink by compressing them again.
         let is_packed = [".png", ".jpg", ".jpeg", ".webp"].iter().any(|end| path.ends_with(end));
         let method = if is_packed { CompressionMethod::Stored } else { CompressionMethod::Deflated };
         self.entry = path.to_string();
@@ -151,7 +151,7 @@ impl<W: Write + Seek> Destination for Zip<W> {
     }
 }
 
-/// Files in memory, in the order they were written.
+/// Files in memory, in the order of writing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     /// Paths and contents.

@@ -1,4 +1,4 @@
-//! What can go wrong when masks leave for other tools, or come from them.
+//! Errors of exporting masks to other tools and of reading them back.
 
 use std::path::PathBuf;
 use vitpcm_data::DataError;
@@ -13,26 +13,26 @@ pub enum ExportError {
     Io {
         /// The file, or its path within an archive.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A name that would lead out of the folder that is written, or that no file can have.
+    /// A name that would leave the output folder, or that no file can have.
     #[error("`{name}` cannot be the name of an image: expected a relative path without `..`")]
     BadName {
         /// The name.
         name: String,
     },
-    /// A label that the class list does not have.
+    /// A label that is not in the class list.
     #[error("{name}: class index {label}; the class list has 0 to {} (and 255)", num_classes - 1)]
     LabelOutOfRange {
         /// The image.
         name: String,
         /// The offending index.
         label: u8,
-        /// Number of classes, background included.
+        /// Number of classes, including background.
         num_classes: usize,
     },
-    /// A format that is made of scores was asked for where only a mask is known.
+    /// A format that needs scores was requested, but only a mask is known.
     #[error("{name}: {format} needs scores, and there are none")]
     NoScores {
         /// The image.
@@ -40,24 +40,24 @@ pub enum ExportError {
         /// The format.
         format: &'static str,
     },
-    /// Masks of class indices without names for them.
+    /// Masks of class indices without class names.
     #[error("{}: no class names: there is no classes.txt beside the masks, and none were given", path.display())]
     NoClassNames {
         /// The folder.
         path: PathBuf,
     },
-    /// A file of another tool that cannot be used.
+    /// An invalid file of another tool.
     #[error("{}: {reason}", path.display())]
     BadFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and what was expected.
+        /// What is wrong, and what was expected.
         reason: String,
     },
-    /// Something about a mask, a score file or a class list.
+    /// An error about a mask, a score file or a class list.
     #[error(transparent)]
     Mask(#[from] MaskError),
-    /// Something about an image or a data set.
+    /// An error about an image or a data set.
     #[error(transparent)]
     Data(#[from] DataError),
 }

@@ -1,10 +1,10 @@
-//! Where a format puts its files, within its own folder. Known before anything is written, so that a caller can tell whether
-//! two images would share a file.
+//! The paths of a format's files within its folder, known before anything is written, so that callers can detect two
+//! images that would share a file.
 
 use crate::{ExportFormat, coco, cvat, label_studio, labelme, voc, yolo};
 
 impl ExportFormat {
-    /// Files that hold all images together, or speak of all.
+    /// Files for all images together.
     pub fn shared_files(self) -> &'static [&'static str] {
         match self {
             ExportFormat::Png => &["classes.txt"],
@@ -17,7 +17,7 @@ impl ExportFormat {
         }
     }
 
-    /// The files with the labels of an image; `name` is its path without extension, with `/` between the parts.
+    /// The label files of an image; `name` is its path without extension, with `/` as separator.
     pub fn label_files(self, name: &str) -> Vec<String> {
         match self {
             ExportFormat::Png => vec![format!("{name}.png")],
@@ -29,7 +29,7 @@ impl ExportFormat {
         }
     }
 
-    /// Where the image itself goes, in formats that hold images; `file_name` is its path with extension.
+    /// Where the image itself goes, in formats that include images; `file_name` is its path with extension.
     pub fn image_file(self, file_name: &str) -> Option<String> {
         match self {
             ExportFormat::Yolo => Some(yolo::image_path(file_name)),

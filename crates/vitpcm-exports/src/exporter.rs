@@ -1,5 +1,5 @@
-//! One export: images go in one after the other, a format's files come out. Encoding an image is apart from writing
-//! it, so that images may be encoded on all cores and written in order. Each format's content is in its own file.
+//! An export in progress: images in, a format's files out. Encoding is separate from writing, so that images can be
+//! encoded on all cores and written in order. Each format has its own file.
 
 use crate::destination::Destination;
 use crate::format::{ExportFormat, ExportOptions};
@@ -9,7 +9,7 @@ use crate::{ExportError, coco, cvat, label_studio, labelme, voc, yolo};
 use std::borrow::Cow;
 use vitpcm_masks::{Classes, LabelMap, encode_label_png};
 
-/// Turns images into what a format writes of them. Cheap to clone; knows nothing of where it goes.
+/// Encodes images for a format. Cheap to clone; independent of the destination.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     format: ExportFormat,
@@ -17,7 +17,7 @@ pub struct Encoder {
     options: ExportOptions,
 }
 
-/// What a format writes of one image.
+/// One image, encoded for a format.
 #[derive(Debug)]
 pub struct EncodedImage {
     file_name: String,
@@ -28,7 +28,7 @@ pub struct EncodedImage {
 
 #[derive(Debug)]
 enum Content {
-    /// Files of its own.
+    /// Separate files.
     Files(Vec<(String, Vec<u8>)>),
     /// Entries of COCO's collected file.
     CocoObjects(Vec<coco::Object>),
@@ -37,7 +37,7 @@ enum Content {
 }
 
 impl Encoder {
-    /// What one image becomes.
+    /// Encodes one image.
     pub fn encode(&self, image: &LabelledImage<'_>) -> Result<EncodedImage, ExportError> {
         image.check(&self.classes)?;
         let Encoder { format, classes, options } = self;
@@ -74,19 +74,19 @@ impl Encoder {
     }
 }
 
-/// An export under way. Dropped before [`Exporter::finish`], it leaves no collected file behind.
+/// An export in progress. If dropped before [`Exporter::finish`], it leaves no collected file behind.
 #[derive(Debug)]
 pub struct Exporter<D: Destination> {
     encoder: Encoder,
     destination: D,
     num_images: u64,
     num_objects: u64,
-    /// What is written at the end: COCO's list of images, VOC's and CVAT's lists of names.
+    /// Written at the end: COCO's list of images, VOC's and CVAT's lists of names.
     records: String,
 }
 
 impl<D: Destination> Exporter<D> {
-    /// Begins an export.
+    /// Starts an export.
     pub fn begin(
         format: ExportFormat,
         classes: &Classes,
@@ -117,7 +117,7 @@ impl<D: Destination> Exporter<D> {
         Ok(Exporter { encoder, destination, num_images: 0, num_objects: 0, records: String::new() })
     }
 
-    /// What encodes this export's images, for use on several threads.
+    /// The encoder of this export's images, for use on several threads.
     pub fn encoder(&self) -> Encoder {
         self.encoder.clone()
     }
@@ -128,7 +128,7 @@ impl<D: Destination> Exporter<D> {
         self.add_encoded(encoded, image.photograph)
     }
 
-    /// Adds an image that this export's encoder has encoded; formats that hold images take the photograph in.
+    /// Adds an image from this export's encoder; formats that include images also take the photograph.
     pub fn add_encoded(
         &mut self,
         image: EncodedImage,
@@ -168,7 +168,7 @@ impl<D: Destination> Exporter<D> {
         Ok(())
     }
 
-    /// Ends the export; what it wrote is whole now.
+    /// Completes the export.
     pub fn finish(self) -> Result<D, ExportError> {
         let Exporter { mut destination, records, encoder, .. } = self;
         match encoder.format {

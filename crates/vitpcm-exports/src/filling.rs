@@ -1,5 +1,5 @@
-//! Polygons back to pixels, by the even-odd rule. Polygons along the edges of pixels hold the pixels whose centres are
-//! inside; polygons over pixels hold those on their outline too, as OpenCV and Pillow fill them. COCO's own rule is in
+//! Fills polygons by the even-odd rule. Polygons along pixel edges contain the pixels whose centres are inside;
+//! polygons over pixels also contain those on their outline, as in OpenCV and Pillow. COCO's own rule is in
 //! `vitpcm_masks::coco_rle`.
 
 use crate::outlines::Corner;
@@ -8,7 +8,7 @@ use crate::polygons::PolygonPart;
 use std::ops::Range;
 use vitpcm_masks::LabelMap;
 
-/// Visits the spans of pixels inside the rings, as row and range of columns, clipped to the image.
+/// Visits the spans of pixels inside the rings, as row and column range, clipped to the image.
 pub(crate) fn for_each_span(
     (width, height): (usize, usize),
     rings: &[Vec<(f64, f64)>],
@@ -19,7 +19,7 @@ pub(crate) fn for_each_span(
         for (i, &from) in ring.iter().enumerate() {
             let to = ring[(i + 1) % ring.len()];
             let (upper, lower) = if from.1 <= to.1 { (from, to) } else { (to, from) };
-            // Rows whose centre y + 0.5 lies in upper.1 .. lower.1, the lower end not counted.
+            // Rows whose centre y + 0.5 lies in upper.1 .. lower.1, excluding the lower end.
             let first = (upper.1 - 0.5).ceil().clamp(0.0, height as f64) as usize;
             let end = (lower.1 - 0.5).ceil().clamp(0.0, height as f64) as usize;
             for y in first..end {
@@ -38,7 +38,7 @@ pub(crate) fn for_each_span(
     }
 }
 
-/// How many pixels a polygon covers that are its part's, and how many it covers in all.
+/// How many pixels of its own component a polygon covers, and how many in total.
 pub(crate) fn num_common_pixels(parts: &Parts, polygon: &PolygonPart) -> (u64, u64) {
     let real = |ring: &Vec<(i32, i32)>| ring.iter().map(|&(x, y)| (f64::from(x), f64::from(y))).collect();
     let rings: Vec<Vec<(f64, f64)>> = [&polygon.outer].into_iter().chain(&polygon.holes).map(real).collect();
@@ -72,7 +72,7 @@ pub(crate) fn for_each_pixel(
     }
 }
 
-/// Bresenham's line, both ends included.
+/// Bresenham's line, including both ends.
 fn for_each_pixel_of_line(from: Corner, to: Corner, visit: &mut impl FnMut(i32, i32)) {
     let (dx, dy) = ((to.0 - from.0).abs(), -(to.1 - from.1).abs());
     let step = ((to.0 - from.0).signum(), (to.1 - from.1).signum());
@@ -94,7 +94,7 @@ fn for_each_pixel_of_line(from: Corner, to: Corner, visit: &mut impl FnMut(i32, 
     }
 }
 
-/// A label map that grows object by object.
+/// A label map under construction, painted object by object.
 pub(crate) struct Canvas {
     width: usize,
     height: usize,
@@ -102,7 +102,7 @@ pub(crate) struct Canvas {
 }
 
 impl Canvas {
-    /// All background. The size is a file's word: it is refused above a limit.
+    /// All background. The size comes from a file and is checked against a limit.
     pub(crate) fn new((width, height): (usize, usize), max_pixels: u64) -> Result<Canvas, String> {
         let is_taken = |num_pixels: &usize| (1..=max_pixels).contains(&(*num_pixels as u64));
         match width.checked_mul(height).filter(is_taken) {
@@ -115,10 +115,10 @@ impl Canvas {
         (self.width, self.height)
     }
 
-    /// Paints a polygon over pixels, its outline included, over what is there. Coordinates are cut off to whole
-    /// pixels, as the tools do.
+    /// Paints a polygon over pixels, including its outline, over existing labels. Coordinates are truncated to whole
+    /// pixels, as in the tools.
     pub(crate) fn polygon(&mut self, outline: &[(f64, f64)], label: u8) {
-        // Outlines are walked pixel by pixel: what a hostile file puts far outside is brought nearer.
+        // Outlines are walked pixel by pixel, so points that a hostile file puts far outside are moved closer.
         let far = (4 * self.width.max(self.height)).min(1 << 28) as f64;
         let pixel = |&(x, y): &(f64, f64)| (x.clamp(-far, far) as i32, y.clamp(-far, far) as i32);
         let pixels: Vec<Corner> = outline.iter().map(pixel).collect();
@@ -126,7 +126,7 @@ impl Canvas {
         for_each_pixel((width, height), &[&pixels], |x, y| self.labels[y * width + x] = label);
     }
 
-    /// Paints one pixel, unless it lies outside.
+    /// Paints one pixel, if it is inside the map.
     pub(crate) fn pixel(&mut self, x: usize, y: usize, label: u8) {
         if x < self.width && y < self.height {
             self.labels[y * self.width + x] = label;

@@ -1,4 +1,4 @@
-//! Which formats there are, and what can be chosen about them.
+//! The export formats and their options.
 
 /// A format of another tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,7 +13,7 @@ pub enum ExportFormat {
     LabelStudio,
     /// CVAT's "Segmentation mask 1.1"; CVAT takes it as a zip archive.
     Cvat,
-    /// One Labelme JSON file an image.
+    /// One Labelme JSON file per image.
     Labelme,
     /// The layout of PASCAL VOC's segmentation task, to train on.
     Voc,
@@ -31,7 +31,7 @@ impl ExportFormat {
         ExportFormat::Voc,
     ];
 
-    /// The word for it, on the command line and in addresses.
+    /// Its name on the command line and in URLs.
     pub fn name(self) -> &'static str {
         match self {
             ExportFormat::Png => "png",
@@ -44,23 +44,23 @@ impl ExportFormat {
         }
     }
 
-    /// The format of that name.
+    /// The format with this name.
     pub fn from_name(name: &str) -> Option<ExportFormat> {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// Whether 255 is kept as what it is: a pixel of unknown class. Elsewhere it becomes background.
+    /// Whether 255 (unknown class) is kept. In other formats it becomes background.
     pub fn knows_255(self) -> bool {
         matches!(self, ExportFormat::Png | ExportFormat::Voc | ExportFormat::Cvat)
     }
 
-    /// Whether the tool wants the image itself beside its labels.
+    /// Whether the tool needs the image next to its labels.
     pub fn holds_images(self) -> bool {
         matches!(self, ExportFormat::Yolo | ExportFormat::Labelme | ExportFormat::Voc)
     }
 }
 
-/// How COCO files say where an object is.
+/// Shape of objects in COCO files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CocoShape {
     /// Run lengths: exactly the mask.
@@ -70,34 +70,34 @@ pub enum CocoShape {
     Polygons,
 }
 
-/// What an object is, in formats that list objects.
+/// What an object is, in formats with objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Objects {
-    /// Each connected part of a class.
+    /// Each connected component of a class.
     #[default]
     Parts,
-    /// Everything of a class in the image.
+    /// All of a class in the image.
     Classes,
 }
 
-/// Choices about an export; each format uses those that concern it.
+/// Export options; each format uses those that apply to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExportOptions {
-    /// How COCO files say where an object is.
+    /// Shape of objects in COCO files.
     pub coco_shape: CocoShape,
-    /// What an object is, for COCO and Label Studio; in Labelme such objects share a group number. YOLO's objects
-    /// are always parts.
+    /// What an object is, for COCO and Label Studio; in Labelme such objects share a group number. YOLO's objects are
+    /// always connected components.
     pub objects: Objects,
-    /// How far, in pixels, an outline may be from its polygon; less where a small part's IoU would fall under 0.98.
-    /// 0 keeps every turn of the outline; 1, the default, is the least that smooths staircases away.
+    /// Largest distance, in pixels, between outline and polygon; smaller where a small component's IoU would fall below
+    /// 0.98. 0 keeps every corner; 1, the default, is the least that smooths staircases.
     pub polygon_error: f64,
-    /// Parts of fewer pixels are given to their neighbours first; 0 and 1 leave all.
+    /// Connected components of fewer pixels are merged into their neighbours first; 0 and 1 keep all.
     pub min_area: u32,
-    /// Pixels whose label has a score below this become 255, in formats that know 255 (PNG, VOC, CVAT). Needs scores.
+    /// Pixels whose label scores below this become 255, in formats that know 255 (PNG, VOC, CVAT). Needs scores.
     pub unsure_below: Option<f32>,
-    /// What Label Studio's `image` fields begin with; the file name follows.
+    /// Prefix of Label Studio's `image` fields, before the file name.
     pub image_prefix: String,
-    /// Said to have made the labels, where a format has a place for that.
+    /// Name of the labels' creator, in formats that have such a field.
     pub made_by: String,
 }
 

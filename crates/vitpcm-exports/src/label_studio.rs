@@ -1,6 +1,6 @@
-//! Label Studio: `tasks.json` with one task an image and its masks as predictions, which people then correct, and
+//! Label Studio: `tasks.json` with one task per image and its masks as predictions for people to correct, and
 //! `labels.xml`, the labelling interface to paste into the project's settings. Masks are brush strokes in the
-//! run-length packing of `@thi.ng/rle-pack`, over red, green, blue and alpha of every pixel.
+//! run-length format of `@thi.ng/rle-pack`, over red, green, blue and alpha of every pixel.
 
 use crate::filling::Canvas;
 use crate::format::ExportOptions;
@@ -57,7 +57,7 @@ struct Brush {
     brushlabels: [String; 1],
 }
 
-/// The labelling interface that knows the classes.
+/// The labelling interface for the classes.
 pub(crate) fn interface(classes: &Classes) -> String {
     let mut text = format!(
         "<View>\n  <Image name=\"{IMAGE}\" value=\"$image\" zoom=\"true\"/>\n  <BrushLabels name=\"{BRUSH}\" toName=\"{IMAGE}\">\n"
@@ -75,7 +75,7 @@ fn xml_escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Pixels, row by row, that follow each other.
+/// A row-major run of pixels.
 type Run = Range<usize>;
 
 /// One task of the list.
@@ -112,7 +112,7 @@ pub(crate) fn task(file_name: &str, map: &LabelMap, classes: &Classes, options: 
     serde_json::to_string(&Task { data: Data { image }, predictions: [prediction] }).expect("plain data")
 }
 
-/// Letters, digits and a few signs as they are, all other bytes as `%XX`.
+/// Percent-encodes all but letters, digits and a few signs.
 fn percent_encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -125,10 +125,10 @@ fn percent_encoded(text: &str) -> String {
     encoded
 }
 
-/// Bits of a run's length for each of the four sizes that the packing's header declares.
+/// Bits of a run's length for each of the four sizes in the format's header.
 const RUN_BITS: [u32; 4] = [3, 4, 8, 16];
 
-/// Bits, highest first.
+/// Writes bits, most significant first.
 #[derive(Default)]
 struct BitWriter {
     bytes: Vec<u8>,
@@ -147,7 +147,7 @@ impl BitWriter {
         }
     }
 
-    /// A run of one value: a 1, which size of length follows, the length less one, the value.
+    /// A run of one value: a 1, the index of the length's size, the length minus one, the value.
     fn run(&mut self, mut length: usize, value: u8) {
         while length > 0 {
             let part = length.min(1 << 16);
@@ -161,7 +161,7 @@ impl BitWriter {
     }
 }
 
-/// Runs of pixels, row by row, as Label Studio packs them: byte for byte what its own converter gives.
+/// Row-major runs in Label Studio's format, byte for byte as its own converter writes them.
 fn packed(runs: &[Run], num_pixels: usize) -> Vec<u8> {
     let mut bits = BitWriter::default();
     bits.push(4 * num_pixels as u32, 32);
@@ -179,7 +179,7 @@ fn packed(runs: &[Run], num_pixels: usize) -> Vec<u8> {
     bits.bytes
 }
 
-/// A task as Label Studio exports it, or as it was imported: what concerns masks.
+/// The parts of a task, exported or imported, that concern masks.
 #[derive(Deserialize)]
 struct ReadTask {
     data: serde_json::Map<String, serde_json::Value>,
@@ -221,7 +221,7 @@ pub(crate) struct ReadImage {
     regions: Vec<ReadRegion>,
 }
 
-/// Reads all tasks: what people made of an image, or where nobody has looked at it yet, what was predicted.
+/// Reads all tasks: the annotations of an image or, without any, its predictions.
 pub(crate) fn read_tasks(reader: impl Read) -> Result<Vec<ReadImage>, String> {
     let tasks: Vec<ReadTask> = serde_json::from_reader(reader)
         .map_err(|error| format!("not a list of Label Studio tasks: {error}"))?;
@@ -229,7 +229,7 @@ pub(crate) fn read_tasks(reader: impl Read) -> Result<Vec<ReadImage>, String> {
         let address =
             task.data.get(IMAGE).or_else(|| task.data.values().next()).and_then(|value| value.as_str());
         let address = address.ok_or("a task whose data names no image")?;
-        // Local storage has the path in its query; anything else is an address that ends in the file's name.
+        // Local storage has the path in its query; other addresses end in the file's name.
         let name = address.split_once("?d=").map(|(_, path)| path);
         let name = name.unwrap_or_else(|| address.rsplit('/').next().unwrap_or(address));
         let mut results = task.annotations.into_iter().filter(|result| !result.was_cancelled);
@@ -265,7 +265,7 @@ impl ReadImage {
         self.regions.iter().flat_map(|region| &region.value.brushlabels).map(String::as_str)
     }
 
-    /// Paints the strokes in their order. Each says the size of the image; `size` serves where there is none.
+    /// Paints the strokes in order. Each states the image's size; `size` is used without any stroke.
     pub(crate) fn mask(
         &self,
         classes: &Classes,
@@ -324,7 +324,7 @@ impl BitReader<'_> {
     }
 }
 
-/// Visits the pixels, row by row, whose alpha is not 0.
+/// Visits the pixels, row-major, whose alpha is not 0.
 fn for_each_packed(rle: &[u8], num_pixels: usize, mut visit: impl FnMut(usize)) -> Result<(), String> {
     let mut bits = BitReader { bytes: rle, at: 0 };
     let num_values = bits.read(32)? as usize;

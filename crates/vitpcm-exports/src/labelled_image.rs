@@ -1,4 +1,4 @@
-//! What is exported: one image's name and mask, its scores where they are known, and its own file.
+//! What is exported: an image's name and mask, its scores if known, and its file.
 
 use crate::ExportError;
 use std::path::Path;
@@ -8,31 +8,31 @@ use vitpcm_masks::{Classes, IGNORE, LabelMap, ScoreMap};
 /// An image and its mask.
 #[derive(Clone, Copy, Debug)]
 pub struct LabelledImage<'a> {
-    /// Path of the image below its folder, with extension and `/` between the parts: `street/0001.jpg`.
+    /// Path of the image below its folder, with extension and `/` as separator: `street/0001.jpg`.
     pub file_name: &'a str,
-    /// The mask, of the image's own size.
+    /// The mask, at the image's size.
     pub mask: &'a LabelMap,
     /// Scores, for the formats that use them.
     pub scores: Option<ScoresOnGrid<'a>>,
-    /// The image itself, for the formats that want it beside its labels.
+    /// The image, for the formats that include it.
     pub photograph: Photograph<'a>,
 }
 
-/// Scores on the grid, and how grid and image lie on each other.
+/// Scores on the grid and their alignment with the image.
 #[derive(Clone, Copy, Debug)]
 pub struct ScoresOnGrid<'a> {
     /// Probability of every class at every cell.
     pub on_grid: &'a ScoreMap,
-    /// How grid and image lie on each other.
+    /// How the grid is aligned with the image.
     pub alignment: Alignment,
 }
 
-/// The file of an image, and how it gets to where a format wants it.
+/// An image's file, and how it gets to its place in the export.
 #[derive(Clone, Copy, Debug)]
 pub enum Photograph<'a> {
     /// It stays where it is; the user brings both together.
     Elsewhere,
-    /// A second name for the same file (a hard link); a copy where that is not possible.
+    /// A hard link to this file, or a copy if that is not possible.
     Link(&'a Path),
     /// A copy of this file.
     Copy(&'a Path),
@@ -41,7 +41,7 @@ pub enum Photograph<'a> {
 }
 
 impl LabelledImage<'_> {
-    /// The file name without its extension: what masks and labels are called.
+    /// The file name without extension, which names masks and labels.
     pub fn name(&self) -> &str {
         let start = self.file_name.rfind('/').map_or(0, |slash| slash + 1);
         match self.file_name[start..].rfind('.') {
@@ -50,7 +50,7 @@ impl LabelledImage<'_> {
         }
     }
 
-    /// Names must stay below the folder that is written, and labels must be classes.
+    /// Checks that names stay below the output folder and that labels are classes.
     pub(crate) fn check(&self, classes: &Classes) -> Result<(), ExportError> {
         let is_good = |part: &str| {
             !matches!(part, "" | "." | "..") && !part.chars().any(|c| c.is_control() || c == '\\')

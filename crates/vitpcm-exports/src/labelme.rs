@@ -1,5 +1,5 @@
-//! Labelme: one JSON file an image, beside it, each part of a class a polygon. `labels.txt` is what
-//! `labelme --labels` takes.
+//! Labelme: one JSON file per image, next to it, with a polygon for each connected component of a class. `labels.txt`
+//! is for `labelme --labels`.
 
 use crate::filling::Canvas;
 use crate::format::{ExportOptions, Objects};
@@ -11,7 +11,7 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use serde::{Deserialize, Serialize};
 use vitpcm_masks::{Classes, IGNORE, LabelMap};
 
-/// The version of the format, which is that of the program.
+/// The format version, which is Labelme's own.
 const VERSION: &str = "5.5.0";
 
 #[derive(Serialize)]
@@ -70,7 +70,7 @@ pub(crate) fn file(file_name: &str, map: &LabelMap, classes: &Classes, options: 
     serde_json::to_string_pretty(&file).expect("plain data") + "\n"
 }
 
-/// The list of classes, in the order of their indices, after the two names that Labelme keeps for itself.
+/// The list of classes in index order, after the two names that Labelme reserves.
 pub(crate) const LABELS_FILE: &str = "labels.txt";
 const RESERVED: [&str; 2] = ["__ignore__", "_background_"];
 
@@ -85,7 +85,7 @@ pub(crate) fn read_labels_file(text: &str) -> Vec<String> {
     lines.map(str::to_string).collect()
 }
 
-/// What is read of a file; whatever else is in it does not concern masks.
+/// The parts of a file that concern masks.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ReadFile {
@@ -115,7 +115,7 @@ impl ReadFile {
         self.shapes.iter().map(|shape| shape.label.as_str())
     }
 
-    /// Paints the shapes in their order, as Labelme's own converters do: later ones cover earlier ones.
+    /// Paints the shapes in order, as Labelme's own converters do: later ones cover earlier ones.
     pub(crate) fn mask(&self, classes: &Classes, max_pixels: u64) -> Result<LabelMap, String> {
         let mut canvas = Canvas::new((self.image_width, self.image_height), max_pixels)?;
         for shape in &self.shapes {

@@ -1,9 +1,8 @@
-//! Masks in the files of other tools: COCO, YOLO, Label Studio, CVAT, Labelme, the layout of PASCAL VOC, and the score
-//! dictionaries of PSA and IRN.
+//! Masks in the files of other tools: COCO, YOLO, Label Studio, CVAT, Labelme and the layout of PASCAL VOC.
 //!
-//! An [`Exporter`] takes images and their masks one after the other and writes a format's files to a
-//! [`Destination`]: a [`Folder`], a [`Zip`] archive or [`Memory`]. Memory does not grow with the number of images, a
-//! line for each apart. A [`MaskSet`] reads masks back from those formats that hold them. What each format looks like and loses is in `docs/guide/exports.md`.
+//! An [`Exporter`] takes images with their masks one by one and writes a format's files to a [`Destination`]: a
+//! [`Folder`], a [`Zip`] archive or [`Memory`]. Memory use is one line per image. A [`MaskSet`] reads masks back.
+//! `docs/guide/exports.md` describes each format and what it loses.
 //!
 //! ```
 //! use vitpcm_exports::{ExportFormat, ExportOptions, Exporter, LabelledImage, Photograph, Zip};

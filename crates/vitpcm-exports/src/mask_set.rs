@@ -1,5 +1,5 @@
-//! Finished masks in any of the formats that hold masks: which format a folder or file has, its classes, its images,
-//! and the mask of each. How a format's files read is in that format's own file.
+//! Finished masks in any supported format: detects the format of a folder or file, its classes, its images and their
+//! masks. Parsing is left to the formats' own files.
 
 use crate::{ExportError, cvat, label_studio, labelme, voc, yolo};
 use serde::de::IgnoredAny;
@@ -12,12 +12,12 @@ use vitpcm_data::{ImageFile, ImageLimits, MaskSource, find_images, read_coco_mas
 use vitpcm_masks::{Classes, LabelMap, NameMatch, mask_files, read_label_png_within};
 use zip::ZipArchive;
 
-/// Masks that lie next to their class list have it in this file.
+/// The class list next to masks.
 const CLASS_LIST: &str = "classes.txt";
-/// Files larger than this are not read from archives: no label map file is.
+/// Largest archive entry that is read; no label map is larger.
 const MAX_ENTRY_BYTES: u64 = 1 << 30;
 
-/// What a set of masks was recognised as.
+/// The detected format of a set of masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskSetFormat {
     /// A folder of indexed PNG masks.
@@ -36,7 +36,7 @@ pub enum MaskSetFormat {
     Voc,
 }
 
-/// Finished masks of many images, each read when it is asked for.
+/// Finished masks of many images, read on demand.
 #[derive(Debug)]
 pub struct MaskSet {
     path: PathBuf,
@@ -66,7 +66,7 @@ enum Place {
 }
 
 impl MaskSetFormat {
-    /// Looks at a path.
+    /// Detects the format of a path.
     pub fn recognise(path: &Path) -> Result<MaskSetFormat, ExportError> {
         let unknown = || {
             let known = "a folder of PNG masks, a VOC folder (SegmentationClass), a YOLO folder (data.yaml), a folder of \
@@ -103,7 +103,7 @@ impl MaskSetFormat {
             Some(b'{') => {
                 let file = File::open(path).map_err(|e| ExportError::io(path, e))?;
                 let keys: HashMap<String, IgnoredAny> = serde_json::from_reader(BufReader::new(file))
-                    .map_err(|error| ExportError::bad_file(path, format!("not whole JSON: {error}")))?;
+                    .map_err(|error| ExportError::bad_file(path, format!("incomplete JSON: {error}")))?;
                 match keys.contains_key("images") {
                     true => Ok(MaskSetFormat::Coco),
                     false if keys.contains_key("shapes") => Ok(MaskSetFormat::Labelme),
@@ -116,9 +116,8 @@ impl MaskSetFormat {
 }
 
 impl MaskSet {
-    /// Opens what `path` holds. Class names come from `classes` where given, else from the files themselves; names
-    /// and sizes of images from the folder `images` where given. What the set says of an image that is not in
-    /// that folder stands.
+    /// Opens the masks at `path`. Class names come from `classes` if given, else from the files; names and sizes of
+    /// images from the folder `images` if given. For an image that is not in that folder, the set's own data counts.
     pub fn open(
         path: &Path,
         classes: Option<&Classes>,
@@ -147,7 +146,7 @@ impl MaskSet {
             if !names.insert(Path::new(file_name).with_extension("")) {
                 return Err(ExportError::bad_file(
                     path,
-                    format!("two images are called {file_name}, extension apart"),
+                    format!("two images are called {file_name}, except for the extension"),
                 ));
             }
         }
@@ -156,12 +155,12 @@ impl MaskSet {
         Ok(MaskSet { path, format, classes, images, limits: ImageLimits::default(), remark })
     }
 
-    /// The same masks, read within other limits than the usual ones.
+    /// The same masks with other read limits.
     pub fn with_limits(self, limits: ImageLimits) -> MaskSet {
         MaskSet { limits, ..self }
     }
 
-    /// What the set was recognised as.
+    /// The detected format.
     pub fn format(&self) -> MaskSetFormat {
         self.format
     }
@@ -171,7 +170,7 @@ impl MaskSet {
         &self.classes
     }
 
-    /// One line on where the files of the images were found, if not where one would look first.
+    /// One line on where the images were found, if not in the obvious place.
     pub fn remark(&self) -> Option<&str> {
         self.remark.as_deref()
     }
@@ -181,22 +180,22 @@ impl MaskSet {
         self.images.len()
     }
 
-    /// Whether there is no mask at all.
+    /// Whether there are no masks.
     pub fn is_empty(&self) -> bool {
         self.images.is_empty()
     }
 
-    /// File name of an image, with `/` between its parts.
+    /// File name of an image, with `/` as separator.
     pub fn file_name(&self, index: usize) -> &str {
         &self.images[index].file_name
     }
 
-    /// The image's own file, where it was found.
+    /// The image's own file, if found.
     pub fn photograph(&self, index: usize) -> Option<&Path> {
         self.images[index].photograph.as_deref()
     }
 
-    /// The files that the set is read from: masks, images where they were found, and what lists and names them.
+    /// The files of the set: masks, images if found, and their lists.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files = Vec::with_capacity(self.images.len());
         for Item { photograph, place, .. } in &self.images {
@@ -249,7 +248,7 @@ impl MaskSet {
                     let reason = format!("the size of {file_name} is needed, and the image was not found");
                     ExportError::bad_file(path, reason)
                 })?;
-                // An image in which there is nothing need not have a file.
+                // An image without objects need not have a file.
                 let text = if path.exists() { read(path)? } else { Vec::new() };
                 yolo::read_mask(&String::from_utf8_lossy(&text), size, classes.len(), max_pixels)
                     .map_err(bad(path))
@@ -267,12 +266,12 @@ impl MaskSet {
     }
 }
 
-/// What a format's files say.
+/// What a format's files contain.
 struct Found {
-    /// Foreground classes, where they are named.
+    /// Foreground classes, if they are named.
     names: Option<Vec<String>>,
     images: Vec<Item>,
-    /// Where the files of the images were found, if not where one would look first.
+    /// Where the images were found, if not in the obvious place.
     remark: Option<String>,
 }
 
@@ -281,7 +280,7 @@ impl Found {
         Found { names, images, remark: None }
     }
 
-    /// Gives each image of `masks` the file of its name in `folder` ([`NameMatch`]).
+    /// Matches each image of `masks` with a file in `folder` ([`NameMatch`]).
     fn take_images_from(&mut self, folder: &Path, masks: &Path) -> Result<(), ExportError> {
         if !folder.is_dir() {
             return Err(ExportError::bad_file(folder, "there is no such folder"));
@@ -322,7 +321,7 @@ fn slashed(path: &Path) -> String {
     parts.join("/")
 }
 
-/// Of a mask alone one does not know what kind of file its image is; most are these.
+/// A mask does not tell its image's extension; this is the most common one.
 fn assumed_file_name(name: &Path) -> String {
     slashed(name) + ".jpg"
 }
@@ -342,7 +341,7 @@ fn png_folder(folder: &Path) -> Result<Found, ExportError> {
     };
     let files = mask_files(folder)?;
     let mut folders = files.keys().map(|name| name.parent().unwrap_or(Path::new("")));
-    // Masks that all lie one level down may have their list there.
+    // Masks that all lie one level down may have their class list there.
     let below = folders.next().filter(|first| folders.all(|other| other == *first)).unwrap_or(Path::new(""));
     let names = match class_list(&folder.join(CLASS_LIST))? {
         None => class_list(&folder.join(below).join(CLASS_LIST))?,
@@ -371,7 +370,7 @@ fn coco_file(path: &Path) -> Result<Found, ExportError> {
     Ok(Found::new(Some(masks.categories), masks.images.into_iter().map(item).collect()))
 }
 
-/// All JSON files below a folder, those in hidden folders left out.
+/// All JSON files below a folder, except in hidden folders.
 fn json_files(folder: &Path) -> Result<Vec<PathBuf>, ExportError> {
     let mut files = Vec::new();
     let is_shown = |entry: &walkdir::DirEntry| {
@@ -392,7 +391,7 @@ fn json_files(folder: &Path) -> Result<Vec<PathBuf>, ExportError> {
     Ok(files)
 }
 
-/// Images, which may be PNG files, lie beside Labelme's files; the first of those tells.
+/// Labelme's files lie next to images, which may be PNG; the first JSON file decides.
 fn is_labelme_folder(folder: &Path) -> Result<bool, ExportError> {
     match json_files(folder)?.first() {
         Some(path) => Ok(labelme::ReadFile::parse(&read(path)?).is_ok()),
@@ -475,7 +474,7 @@ fn label_studio_tasks(path: &Path) -> Result<Found, ExportError> {
     Ok(Found::new(Some(names), tasks.into_iter().map(item).collect()))
 }
 
-/// An archive, or the folder that it unpacks to.
+/// An archive, or the folder it was unpacked to.
 #[derive(Debug)]
 struct CvatStore {
     path: PathBuf,
@@ -489,7 +488,7 @@ impl CvatStore {
         match &self.archive {
             None => read(&self.path.join(entry)),
             Some(archive) => {
-                // A thread that panicked while it read has changed nothing.
+                // A thread that panicked while reading has changed nothing.
                 let mut archive = archive.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 read_entry(&self.path, &mut archive, entry)
             }

@@ -1,48 +1,47 @@
-//! Outlines along the edges of pixels: every connected part of a label map as closed rings over the corners of its
-//! pixels, outer ring first, then its holes. Filled, they give back exactly the pixels.
+//! Outlines along pixel edges: every connected component of a label map as closed rings over pixel corners, outer ring
+//! first, then its holes. Filling them gives back exactly the pixels.
 
 use crate::parts::Parts;
 
-/// A corner of pixels: `(x, y)` is the upper left corner of pixel `(x, y)`.
+/// A pixel corner: `(x, y)` is the upper left corner of pixel `(x, y)`.
 pub(crate) type Corner = (i32, i32);
 
-/// A stretch of outline between two fixed corners, along which the same two parts meet.
+/// A section of outline between two fixed corners, along which the same two components meet.
 #[derive(Clone, Debug)]
 pub(crate) struct Arc {
-    /// Corners at which the outline turns, both ends included.
+    /// Corners where the outline turns, including both ends.
     pub(crate) corners: Vec<Corner>,
-    /// The part on the other side, if it is not the end of the image.
+    /// The component on the other side; `None` at the image's border.
     pub(crate) neighbour: Option<u32>,
 }
 
-/// A closed outline. The part lies to its right as one goes along, y pointing down: outer rings run clockwise,
-/// holes the other way.
+/// A closed outline with the component on its right, y pointing down: outer rings run clockwise, holes
+/// counterclockwise.
 #[derive(Clone, Debug)]
 pub(crate) struct Ring {
     pub(crate) part: u32,
-    /// Each begins where the one before it ends. A ring that meets no third part is a single arc that ends where it
-    /// begins.
+    /// Each starts where the previous one ends. A ring that meets no third component is a single closed arc.
     pub(crate) arcs: Vec<Arc>,
 }
 
-/// A step along an outline: from a corner into a direction, an index of `STEPS`.
+/// A step along an outline: a corner and a direction, an index into `STEPS`.
 type Edge = (Corner, usize);
 
 /// Right, down, left, up.
 const STEPS: [Corner; 4] = [(1, 0), (0, 1), (-1, 0), (0, -1)];
-/// The pixel ahead on the right and on the left of a corner, for each of the directions above.
+/// The pixel ahead on the right and on the left of a corner, for each direction.
 const RIGHT_AHEAD: [Corner; 4] = [(0, 0), (-1, 0), (-1, -1), (0, -1)];
 const LEFT_AHEAD: [Corner; 4] = [(0, -1), (0, 0), (-1, 0), (-1, -1)];
 
-/// All rings of all parts that `is_wanted`, in the order of the parts' first pixels; a part's outer ring is its
-/// first.
+/// All rings of all components that are `is_wanted`, in the order of the components' first pixels; a component's outer
+/// ring comes first.
 pub(crate) fn rings_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<Ring> {
     let outlines = outlines_of(parts, is_wanted);
     outlines.into_iter().map(|(part, edges)| Ring { part, arcs: arcs_of(parts, &edges) }).collect()
 }
 
-/// The same rings as chains of the part's own outermost pixels, in the same order. Neighbours in a chain touch at
-/// least at a corner; where a part is thin, the chain goes there and comes back the same way.
+/// The same rings as chains of the component's own outermost pixels, in the same order. Neighbours in a chain touch at
+/// least at a corner; in thin parts the chain goes there and back the same way.
 pub(crate) fn pixel_chains_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<(u32, Vec<Corner>)> {
     let chain = |edges: Vec<Edge>| {
         let mut pixels: Vec<Corner> =
@@ -58,7 +57,7 @@ pub(crate) fn pixel_chains_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) ->
 
 fn outlines_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<(u32, Vec<Edge>)> {
     let mut outlines = Vec::new();
-    // Every outline passes over some pixel's upper edge from left to right; that edge is where it is found.
+    // Every outline passes some pixel's upper edge from left to right, where it is found.
     let mut is_seen = vec![false; parts.part_of_pixel.len()];
     for y in 0..parts.height as i32 {
         for x in 0..parts.width as i32 {
@@ -73,7 +72,7 @@ fn outlines_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<(u32, Vec<
     outlines
 }
 
-/// Follows the outline of a part once around, from the upper left corner of one of its pixels to the right.
+/// Follows a component's outline once around, starting to the right from the upper left corner of one of its pixels.
 fn follow(parts: &Parts, part: u32, start: Corner, is_seen: &mut [bool]) -> Vec<Edge> {
     let is_own = |corner: Corner, ahead: Corner| {
         let (x, y) = offset(corner, ahead);
@@ -87,7 +86,7 @@ fn follow(parts: &Parts, part: u32, start: Corner, is_seen: &mut [bool]) -> Vec<
         }
         edges.push((at, direction));
         at = offset(at, STEPS[direction]);
-        // Parts hold together along sides only, so that at a corner the own pixel is gone round first.
+        // Components are 4-connected, so at a corner the outline first goes around its own pixel.
         if !is_own(at, RIGHT_AHEAD[direction]) {
             direction = (direction + 1) % 4;
         } else if is_own(at, LEFT_AHEAD[direction]) {
@@ -103,8 +102,8 @@ fn offset(corner: Corner, by: Corner) -> Corner {
     (corner.0 + by.0, corner.1 + by.1)
 }
 
-/// Cuts an outline at its fixed corners. One without any begins at its least corner, so that both sides of the
-/// border begin at the same.
+/// Cuts an outline at its fixed corners. One without any starts at its smallest corner, so that both sides of a border
+/// start at the same place.
 fn arcs_of(parts: &Parts, edges: &[Edge]) -> Vec<Arc> {
     let num_edges = edges.len();
     let turns = |i: usize| edges[i].1 != edges[(i + num_edges - 1) % num_edges].1;
@@ -127,7 +126,7 @@ fn arcs_of(parts: &Parts, edges: &[Edge]) -> Vec<Arc> {
     arcs
 }
 
-/// Whether a corner must stay where it is: three parts meet there, two meet twice, or the image has its corner there.
+/// Whether a corner must not move: three components meet there, two meet twice, or it is the image's corner.
 fn is_fixed(parts: &Parts, (x, y): Corner) -> bool {
     let [a, b, c, d] = [(x - 1, y - 1), (x, y - 1), (x, y), (x - 1, y)].map(|(x, y)| parts.at(x, y));
     let num_changes = [a != b, b != c, c != d, d != a].into_iter().filter(|&change| change).count();
@@ -161,7 +160,7 @@ mod tests {
     #[test]
     fn corners_that_touch_are_two_rings_and_third_parts_fix_corners() {
         assert_eq!(rings(2, &[1, 0, 0, 1]).len(), 2);
-        // Where 1, 2 and the end of the image meet, both keep a corner though neither turns there.
+        // Where 1, 2 and the image's border meet, both keep a corner although neither turns there.
         let halves = rings(2, &[1, 2, 1, 2]);
         assert_eq!(halves, [[(0, 0), (1, 0), (1, 2), (0, 2)], [(1, 0), (2, 0), (2, 2), (1, 2)]]);
     }

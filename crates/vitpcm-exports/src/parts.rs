@@ -1,24 +1,23 @@
-//! The connected parts of a label map: pixels of one label that touch along their sides. What is too small to be
-//! meant can be given to its neighbours.
+//! The connected components of a label map (4-connected). Small ones can be merged into their neighbours.
 
 use crate::format::Objects;
 use std::collections::HashMap;
 use vitpcm_masks::{IGNORE, LabelMap};
 
-/// The parts of a label map, numbered by their first pixel, row by row.
+/// The components of a label map, numbered by their first pixel in row-major order.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     pub(crate) width: usize,
     pub(crate) height: usize,
-    /// The part of each pixel.
+    /// The component of each pixel.
     pub(crate) part_of_pixel: Vec<u32>,
-    /// The label of each part.
+    /// The label of each component.
     pub(crate) labels: Vec<u8>,
-    /// Number of pixels of each part.
+    /// Number of pixels of each component.
     pub(crate) areas: Vec<u32>,
 }
 
-/// Objects made of parts.
+/// Objects made of components.
 #[derive(Clone, Debug)]
 pub(crate) struct Grouping {
     pub(crate) label_of_object: Vec<u8>,
@@ -59,7 +58,7 @@ impl Parts {
         parts
     }
 
-    /// Which parts make an object; the background and 255 make none. Objects come in the order of their first pixels.
+    /// Which components form an object; background and 255 form none. Objects are in the order of their first pixels.
     pub(crate) fn grouped(&self, objects: Objects) -> Grouping {
         let mut grouping = Grouping { label_of_object: Vec::new(), object_of_part: Vec::new() };
         let mut object_of_label: [Option<u32>; 256] = [None; 256];
@@ -80,7 +79,7 @@ impl Parts {
         grouping
     }
 
-    /// The part of a pixel; `None` outside of the map.
+    /// The component of a pixel; `None` outside the map.
     pub(crate) fn at(&self, x: i32, y: i32) -> Option<u32> {
         let inside = x >= 0 && y >= 0 && (x as usize) < self.width && (y as usize) < self.height;
         inside.then(|| self.part_of_pixel[y as usize * self.width + x as usize])
@@ -89,7 +88,7 @@ impl Parts {
 
 fn root(parent: &mut [u32], mut at: u32) -> u32 {
     while parent[at as usize] != at {
-        // Halving the path keeps the trees flat.
+        // Path halving keeps the trees flat.
         parent[at as usize] = parent[parent[at as usize] as usize];
         at = parent[at as usize];
     }
@@ -103,22 +102,22 @@ fn join(parent: &mut [u32], one: u32, other: u32) -> u32 {
     first
 }
 
-/// The map with every part of fewer than `min_area` pixels given to the neighbour it shares the longest border with:
-/// specks vanish and pinholes close. Pixels of label 255 stay as they are and take nothing over.
+/// The map with every component of fewer than `min_area` pixels merged into the neighbour with the longest common
+/// border: specks vanish and pinholes close. Pixels of label 255 stay as they are and absorb nothing.
 pub fn without_specks(map: &LabelMap, min_area: u32) -> LabelMap {
     let mut map = map.clone();
-    // A speck among specks joins the largest of them first, so that a few rounds settle everything.
+    // A speck among specks joins the largest of them first, so a few rounds settle everything.
     while let Some(next) = with_specks_given_away(&map, min_area) {
         map = next;
     }
     map
 }
 
-/// One round; `None` when nothing changes any more.
+/// One round; `None` if nothing changes.
 fn with_specks_given_away(map: &LabelMap, min_area: u32) -> Option<LabelMap> {
     let parts = Parts::of(map);
     let is_speck = |part: u32| parts.labels[part as usize] != IGNORE && parts.areas[part as usize] < min_area;
-    // Border lengths of specks to parts that may take them: larger ones, or equal ones that came first.
+    // Border lengths between specks and components that may absorb them: larger ones, or equal ones that come first.
     let mut borders: HashMap<(u32, u32), u32> = HashMap::new();
     let mut count = |one: u32, other: u32| {
         let rank = |part: u32| (parts.areas[part as usize], std::cmp::Reverse(part));
@@ -135,7 +134,7 @@ fn with_specks_given_away(map: &LabelMap, min_area: u32) -> Option<LabelMap> {
             count(parts.part_of_pixel[neighbour], part);
         }
     }
-    // Several parts of one label count together; a tie falls to the lower label.
+    // Several components of one label count together; the lower label wins a tie.
     let mut by_label: HashMap<u32, [u32; 256]> = HashMap::new();
     for ((speck, other), length) in borders {
         by_label.entry(speck).or_insert([0; 256])[usize::from(parts.labels[other as usize])] += length;

@@ -1,6 +1,6 @@
-//! Polygons over pixels, through the centres of a part's outermost ones: what OpenCV traces and fills, and so what
-//! YOLO's trainer and Labelme make of a polygon. Along the edges of pixels, as in `polygons`, every part would come back
-//! a pixel too large from them.
+//! Polygons over pixels, through the centres of a component's outermost pixels, as OpenCV traces and fills them, and so
+//! YOLO's trainer and Labelme. With polygons along pixel edges, as in `polygons`, every component would come back a
+//! pixel too large.
 
 use crate::filling::for_each_pixel;
 use crate::outlines::{Corner, pixel_chains_of};
@@ -8,18 +8,18 @@ use crate::parts::Parts;
 use crate::polygons::{PolygonPart, douglas_peucker, finer, squared_distance};
 use vitpcm_masks::{IGNORE, LabelMap};
 
-/// What a part's polygon shares with its pixels, at least, of their union. Pillow draws slanted lines otherwise than
-/// OpenCV and we do; what is over 0.98 is for that.
+/// Minimum IoU of a component's polygon with its pixels. Pillow draws slanted lines differently from OpenCV and this
+/// crate; the margin over 0.98 is for that.
 const MIN_IOU: f64 = 0.99;
 
-/// Pixels in a row are one line, whatever the rounding.
+/// Tolerance for collinear pixels, for rounding.
 const STRAIGHT: f64 = 1e-3;
 
-/// Formats refuse polygons of fewer corners.
+/// Formats refuse polygons with fewer corners.
 const MIN_CORNERS: usize = 3;
 
 impl PolygonPart {
-    /// Outer ring and holes as one outline through the centres of pixels, of at least three corners.
+    /// Outer ring and holes as one outline through pixel centres, with at least three corners.
     pub(crate) fn outline_of_centres(&self) -> Vec<(f64, f64)> {
         let mut pixels = self.bridged();
         while pixels.len() < MIN_CORNERS {
@@ -29,8 +29,8 @@ impl PolygonPart {
     }
 }
 
-/// All parts of all classes but the background and 255, in the order of their first pixels, as polygons over pixels.
-/// No outermost pixel of a part is further than `max_error` from its polygon, less where a part would lose too much.
+/// All components of all classes except background and 255, in the order of their first pixels, as polygons over
+/// pixels. No outermost pixel is further than `max_error` from its polygon, or less if a component would lose too much.
 pub(crate) fn pixel_polygon_parts(map: &LabelMap, max_error: f64) -> Vec<PolygonPart> {
     let parts = Parts::of(map);
     let chains = pixel_chains_of(&parts, |part| !matches!(parts.labels[part as usize], 0 | IGNORE));
@@ -39,7 +39,7 @@ pub(crate) fn pixel_polygon_parts(map: &LabelMap, max_error: f64) -> Vec<Polygon
     of_one_part.map(|rings| simplified(&parts, rings, max_error, &mut covered)).collect()
 }
 
-/// The polygon of one part, with the largest error that leaves its IoU high enough.
+/// The polygon of one component, with the largest error that keeps its IoU high enough.
 fn simplified(
     parts: &Parts,
     rings: &[(u32, Vec<Corner>)],
@@ -66,7 +66,7 @@ fn simplified_ring(ring: &[Corner], max_error: f64) -> Vec<Corner> {
     let farthest_from = |from: Corner| {
         (0..ring.len()).max_by_key(|&i| squared_distance(from, ring[i])).expect("a ring has pixels")
     };
-    // Two pixels that stay: each other's farthest, nearly.
+    // Two pixels that stay, approximately the farthest pair.
     let start = farthest_from(ring[0]);
     let end = farthest_from(ring[start]);
     if ring[start] == ring[end] {
@@ -89,11 +89,11 @@ struct Covered {
 }
 
 impl Covered {
-    /// How many pixels a polygon covers that are its part's, and how many it covers in all.
+    /// How many pixels of its own component a polygon covers, and how many in total.
     fn count(&mut self, parts: &Parts, polygon: &PolygonPart) -> (u64, u64) {
         self.num_polygons += 1;
         let (mut common, mut filled) = (0, 0);
-        // As it is written: holes joined to the outer ring.
+        // As it is written: with holes joined to the outer ring.
         for_each_pixel((parts.width, parts.height), &[&polygon.bridged()], |x, y| {
             let at = y * parts.width + x;
             if self.polygon_of_pixel[at] != self.num_polygons {

@@ -1,12 +1,10 @@
-//! PNG files as colours: what CVAT's masks and Labelme's bitmaps are read from. Masks of class indices are read by
-//! `vitpcm_masks`.
+//! PNG files as colours, for CVAT's masks and Labelme's bitmaps. Masks of class indices are read by `vitpcm_masks`.
 
 use png::{ColorType, Transformations};
 use std::io::Cursor;
 use vitpcm_masks::open_png;
 
-/// Width, height and colours, row by row. Palettes are looked up, grey becomes red, green and blue alike, a
-/// transparency is passed over.
+/// Width, height and colours, row-major. Palettes are expanded, grey becomes RGB, transparency is ignored.
 pub(crate) fn colours(bytes: &[u8], max_pixels: u64) -> Result<(usize, usize, Vec<[u8; 3]>), String> {
     let not_png = |error: png::DecodingError| format!("not a readable PNG: {error}");
     let (mut decoder, header) = open_png(Cursor::new(bytes)).map_err(not_png)?;

@@ -1,29 +1,29 @@
-//! Polygons along the edges of pixels, as COCO's tools fill them: outlines simplified within a stated error, borders
-//! between neighbours kept in common, holes joined to the outer ring for formats that know none.
+//! Polygons along pixel edges, as COCO's tools fill them: outlines simplified within an error bound, with shared
+//! borders between neighbours, and holes joined to the outer ring for formats without holes.
 
 use crate::filling::num_common_pixels;
 use crate::outlines::{Arc, Corner, Ring, rings_of};
 use crate::parts::Parts;
 use vitpcm_masks::{IGNORE, LabelMap};
 
-/// However large the error allowed, the polygons of a part share at least this much of their union with its pixels,
-/// by the rule of `filling`. Other tools fill by other rules; a little over the 0.98 that we promise is for them.
+/// Minimum IoU of a component's polygons with its pixels by the rule of `filling`, however large the error bound. Other
+/// tools fill by other rules; the margin over the promised 0.98 is for them.
 const MIN_IOU: f64 = 0.985;
 
 /// Below half a pixel no corner of a staircase can go: the outline is exact.
 const EXACT_BELOW: f64 = 0.5;
 
-/// The error of a part that lost too much is lowered by this much at a time.
+/// Factor on the error bound of a component that lost too much.
 const FINER: f64 = 0.75;
 
-/// Looking for short ways between rings takes time in proportion to the square of this.
+/// The search for short bridges between rings takes time quadratic in this.
 const MAX_CORNERS_FOR_SHORT_WAYS: usize = 10_000;
 
-/// One connected part of one class as polygons: over the corners of pixels, where `(0, 0)` is the upper left corner of
-/// the image and `(width, height)` its lower right, or over pixels themselves (`pixel_polygons`).
+/// One connected component of one class as polygons: over pixel corners, from `(0, 0)` at the image's upper left to
+/// `(width, height)` at its lower right, or over pixels (`pixel_polygons`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolygonPart {
-    /// Its number among all parts of the map.
+    /// Its number among all components of the map.
     pub(crate) part: u32,
     /// The class.
     pub(crate) label: u8,
@@ -34,15 +34,15 @@ pub(crate) struct PolygonPart {
 }
 
 impl PolygonPart {
-    /// Outer ring and holes as one outline that goes to each hole and back the same way. The way has no area, so
-    /// that filling by the even-odd rule gives the part with its holes.
+    /// Outer ring and holes as one outline that goes to each hole and back the same way. The bridges have no area, so
+    /// filling by the even-odd rule gives the component with its holes.
     pub(crate) fn bridged(&self) -> Vec<Corner> {
         let num_corners = self.outer.len() + self.holes.iter().map(Vec::len).sum::<usize>();
         if num_corners > MAX_CORNERS_FOR_SHORT_WAYS {
             return self.bridged_in_a_row();
         }
         let mut outline = self.outer.clone();
-        // For each hole that is left: its shortest way to the outline, as (squared length, from, index in the hole).
+        // For each remaining hole: its shortest bridge to the outline, as (squared length, from, index in the hole).
         let nearest = |hole: &[Corner], outline: &[Corner]| {
             let ways = hole
                 .iter()
@@ -51,7 +51,7 @@ impl PolygonPart {
             ways.min().expect("rings have corners")
         };
         let mut left: Vec<_> = self.holes.iter().map(|hole| (nearest(hole, &outline), hole)).collect();
-        // The shortest of all ways first: it crosses no other ring.
+        // The shortest bridge first: it crosses no other ring.
         while let Some(next) = (0..left.len()).min_by_key(|&i| left[i].0) {
             let ((_, from, j), hole) = left.swap_remove(next);
             let i = outline.iter().position(|&corner| corner == from).expect("the way starts on the outline");
@@ -64,11 +64,11 @@ impl PolygonPart {
         outline
     }
 
-    /// From hole to hole in their order and back, for parts with too many of them to look for short ways.
+    /// From hole to hole in order and back, if there are too many corners to search for short bridges.
     fn bridged_in_a_row(&self) -> Vec<Corner> {
         let starts: Vec<Corner> =
             [self.outer[0]].into_iter().chain(self.holes.iter().map(|hole| hole[0])).collect();
-        // There; then, from the last hole on, around each and back to the one before it.
+        // First to the last hole; then, from there, around each hole and back to the previous one.
         let mut outline = starts.clone();
         for (i, hole) in self.holes.iter().enumerate().rev() {
             outline.extend(&hole[1..]);
@@ -79,8 +79,8 @@ impl PolygonPart {
     }
 }
 
-/// All parts of all classes but the background and 255, in the order of their first pixels. No corner of a true
-/// outline is further than `max_error` pixels from its polygon; the corners that remain are true ones.
+/// All components of all classes except background and 255, in the order of their first pixels. No corner of a true
+/// outline is further than `max_error` pixels from its polygon; the remaining corners are true ones.
 pub(crate) fn polygon_parts(map: &LabelMap, max_error: f64) -> Vec<PolygonPart> {
     let parts = Parts::of(map);
     let is_wanted = |part: u32| !matches!(parts.labels[part as usize], 0 | IGNORE);
@@ -92,7 +92,7 @@ pub(crate) fn polygon_parts(map: &LabelMap, max_error: f64) -> Vec<PolygonPart> 
             let (common, filled) = num_common_pixels(&parts, polygon);
             common as f64 / (filled + u64::from(polygon.area) - common) as f64
         };
-        // A part without any error is exact, so that this ends.
+        // A component with error 0 is exact, so this terminates.
         let to_refine: Vec<usize> = polygons
             .iter()
             .filter(|polygon| errors[polygon.part as usize] > 0.0 && iou(polygon) < MIN_IOU)
@@ -133,7 +133,7 @@ fn simplified(parts: &Parts, rings: &[Ring], errors: &[f64]) -> Vec<PolygonPart>
                     holes: Vec::new(),
                 });
             }
-            // A hole that is left with two corners has no area any more.
+            // A hole with two remaining corners has no area.
             Some(polygon) if outline.len() > 2 => polygon.holes.push(outline),
             Some(_) => {}
         }
@@ -141,15 +141,14 @@ fn simplified(parts: &Parts, rings: &[Ring], errors: &[f64]) -> Vec<PolygonPart>
     polygons
 }
 
-/// The arc with fewer corners, both ends kept. Depends on its course, not on its direction, so that both sides of a
-/// border come out alike.
+/// The arc with fewer corners and the same ends. Independent of its direction, so that both sides of a border match.
 fn simplified_arc(arc: &Arc, max_error: f64) -> Vec<Corner> {
     let corners = &arc.corners;
     let (start, end) = (corners[0], corners[corners.len() - 1]);
     if max_error <= 0.0 || start != end {
         return simplified_either_way(corners, max_error);
     }
-    // A loop needs a second corner that stays: the farthest.
+    // A loop needs a second fixed corner: the farthest.
     let farthest = (1..corners.len() - 1)
         .max_by_key(|&i| (squared_distance(start, corners[i]), std::cmp::Reverse(corners[i])))
         .expect("a loop has at least four corners");
@@ -169,8 +168,8 @@ fn simplified_either_way(corners: &[Corner], max_error: f64) -> Vec<Corner> {
     simplified
 }
 
-/// The corner farthest from the line between the ends stays if it is further than `max_error`; then both halves in
-/// the same way.
+/// The corner farthest from the line between the ends stays if it is further than `max_error`; then both halves
+/// likewise.
 pub(crate) fn douglas_peucker(corners: &[Corner], max_error: f64) -> Vec<Corner> {
     if max_error <= 0.0 || corners.len() < 3 {
         return corners.to_vec();

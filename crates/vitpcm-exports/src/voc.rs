@@ -1,12 +1,12 @@
-//! The layout of PASCAL VOC's segmentation task: `JPEGImages`, `SegmentationClass` with 255 where the label is
-//! unsure, and `ImageSets/Segmentation/train.txt`. What DeepLab and most training code read.
+//! The layout of PASCAL VOC's segmentation task: `JPEGImages`, `SegmentationClass` with 255 for uncertain pixels, and
+//! `ImageSets/Segmentation/train.txt`. DeepLab and most training code read it.
 
 use crate::labelled_image::ScoresOnGrid;
 use vitpcm_masks::resampling::resize_plane;
 use vitpcm_masks::{IGNORE, LabelMap};
 
 pub(crate) const LIST: &str = "ImageSets/Segmentation/train.txt";
-/// VOC itself has no list of classes; ours are not always its own.
+/// VOC has no class list of its own, and our classes may differ from VOC's.
 pub(crate) const CLASS_LIST: &str = "classes.txt";
 
 pub(crate) fn mask_path(name: &str) -> String {
@@ -17,7 +17,7 @@ pub(crate) fn image_path(file_name: &str) -> String {
     format!("JPEGImages/{file_name}")
 }
 
-/// The mask with 255 where the score of a pixel's own label is below the threshold.
+/// The mask with 255 where the pixel's own label scores below the threshold.
 pub(crate) fn with_unsure_pixels(map: &LabelMap, scores: ScoresOnGrid<'_>, threshold: f32) -> LabelMap {
     let grid = scores.on_grid;
     let counts = map.histogram();

@@ -1,5 +1,5 @@
-//! YOLO segmentation labels: `images/NAME.jpg`, `labels/NAME.txt` with one line an object (class, then corners as
-//! shares of width and height), and `data.yaml`. Classes count from 0 without the background.
+//! YOLO segmentation labels: `images/NAME.jpg`, `labels/NAME.txt` with one line per object (class, then corners as
+//! fractions of width and height), and `data.yaml`. Classes count from 0, without background.
 
 use crate::filling::Canvas;
 use crate::pixel_polygons::pixel_polygon_parts;
@@ -14,19 +14,19 @@ pub(crate) fn image_path(file_name: &str) -> String {
     format!("images/{file_name}")
 }
 
-/// Where the trainer looks for an image's labels: the last folder `images` of its path becomes `labels`.
+/// Where the trainer looks for an image's labels: the last `images` folder of its path becomes `labels`.
 pub(crate) fn label_path(name: &str) -> String {
     let path = format!("/images/{name}.txt");
     let (before, after) = path.rsplit_once("/images/").expect("it begins with this folder");
     format!("{before}/labels/{after}")[1..].to_string()
 }
 
-/// No `path` key: the trainer then starts from where the file lies, so that the folder may be moved.
+/// Without a `path` key the trainer starts from the file's folder, so the folder may be moved.
 pub(crate) fn data_yaml(classes: &Classes) -> String {
     let mut text =
         String::from("train: images\nval: images  # no split is known; name another folder here\nnames:\n");
     for (index, name) in classes.names()[1..].iter().enumerate() {
-        // A JSON string is a YAML string too, whatever is in it.
+        // Every JSON string is a YAML string too.
         let _ = writeln!(text, "  {index}: {}", serde_json::json!(name));
     }
     text
@@ -46,13 +46,13 @@ pub(crate) fn labels(map: &LabelMap, polygon_error: f64) -> String {
     text
 }
 
-/// Six decimals put a centre into its pixel again in images of up to 500,000 pixels a side.
+/// Six decimals keep a centre within its pixel in images of up to 500,000 pixels per side.
 fn share(value: f64) -> String {
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }
 
-/// Reads the class names of a `data.yaml`: `names` as a list or as a table of numbers, on one line or on several.
+/// Reads the class names of a `data.yaml`: `names` as a list or a map by number, on one line or several.
 pub(crate) fn read_names(yaml: &str) -> Result<Vec<String>, String> {
     let none = || "no `names`; expected the classes as a list or as `0: name` lines".to_string();
     let lines: Vec<&str> = yaml.lines().collect();
@@ -98,7 +98,7 @@ fn unquoted(text: &str) -> Result<String, String> {
     }
 }
 
-/// Paints the objects of a label file, the largest first, as the trainer does where two overlap.
+/// Paints the objects of a label file, largest first, as the trainer does where two overlap.
 pub(crate) fn read_mask(
     text: &str,
     (width, height): (usize, usize),

@@ -1,34 +1,34 @@
-//! The allocator of the fuzzer's programs: the system's own, with a count of what is held, so that a target that believes a
-//! length in its input is caught. Small excesses are noted and reported with their input; at `HARD_LIMIT` the program ends.
+//! The fuzzer's allocator: the system's, with a count of allocated bytes, to catch targets that trust a length in their
+//! input. Small excesses are reported with their input; at `HARD_LIMIT` the program ends.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// More than any target may ever ask for; reaching it saves the input and ends the program.
+/// More than any target may request; reaching it saves the input and ends the program.
 const HARD_LIMIT: usize = 6 << 30;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// To be declared `#[global_allocator]` in a program that fuzzes; without it memory is not watched.
+/// Declare as `#[global_allocator]` in a fuzzing program; without it memory is not checked.
 pub struct CountingAllocator;
 
-/// Bytes held now.
+/// Bytes allocated now.
 pub(crate) fn held() -> usize {
     HELD.load(Relaxed)
 }
 
-/// Forgets the peak; from here on it is measured anew.
+/// Resets the peak.
 pub(crate) fn begin_peak() {
     PEAK.store(held(), Relaxed);
 }
 
-/// Most bytes held at once since [`begin_peak`].
+/// Most bytes allocated at once since [`begin_peak`].
 pub(crate) fn peak() -> usize {
     PEAK.load(Relaxed)
 }
 
-/// What `work` gives, and the most bytes that the program held meanwhile beyond those that it held before.
+/// Runs `work`; also returns the peak of allocated bytes above the level before.
 pub fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = held();
     begin_peak();
@@ -46,21 +46,21 @@ fn shrink(bytes: usize) {
     HELD.fetch_sub(bytes, Relaxed);
 }
 
-/// Nothing is left to do but to keep the input.
+/// Saves the input: nothing else can be done.
 fn refuse(bytes: usize) -> *mut u8 {
     shrink(bytes);
     crate::watch::save_current_input("an allocation beyond the hard limit");
     std::ptr::null_mut()
 }
 
-// SAFETY: every block comes from the system's allocator and goes back to it with the layout it was asked for; a null pointer
-// is returned where it is refused, as the trait allows.
+// SAFETY: every block comes from the system's allocator and goes back to it with its own layout; a refusal returns a
+// null pointer, as the trait allows.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !grow(layout.size()) {
             return refuse(layout.size());
         }
-        // SAFETY: the caller's promise is the system allocator's condition.
+        // SAFETY: the caller's guarantee is the system allocator's requirement.
         unsafe { System.alloc(layout) }
     }
 
@@ -68,13 +68,13 @@ unsafe impl GlobalAlloc for CountingAllocator {
         if !grow(layout.size()) {
             return refuse(layout.size());
         }
-        // SAFETY: the caller's promise is the system allocator's condition.
+        // SAFETY: the caller's guarantee is the system allocator's requirement.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         shrink(layout.size());
-        // SAFETY: the caller's promise is the system allocator's condition.
+        // SAFETY: the caller's guarantee is the system allocator's requirement.
         unsafe { System.dealloc(pointer, layout) }
     }
 
@@ -82,7 +82,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
         if !grow(size) {
             return refuse(size);
         }
-        // SAFETY: the caller's promise is the system allocator's condition.
+        // SAFETY: the caller's guarantee is the system allocator's requirement.
         let moved = unsafe { System.realloc(pointer, layout, size) };
         shrink(if moved.is_null() { size } else { layout.size() });
         moved

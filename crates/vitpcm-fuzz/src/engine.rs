@@ -1,7 +1,7 @@
-//! The loop: take an input that is known to be interesting, change it, try it, keep it if the target said something new.
+//! The fuzzing loop: take an interesting input, mutate it, run it, keep it if the target's message is new.
 //!
-//! There is no coverage instrument on stable Rust; what a target says of an input, numbers and names left out, stands in for
-//! it. Our parsers name what they refuse, so that each new message is a new place reached.
+//! Stable Rust has no coverage instrumentation. Instead, a target's message, without numbers and names, serves as
+//! coverage: our parsers name what they refuse, so each new message is a new place reached.
 
 use crate::mutation::{MAX_LENGTH, mutate};
 use crate::targets::{Subject, Target};
@@ -15,23 +15,23 @@ use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 use vitpcm_data::Random;
 
-/// A target takes at most this long; tried again before it is believed, since the machine may have been busy.
+/// Time limit per input; a slow run is repeated, since the machine may have been busy.
 const MAX_TIME: Duration = Duration::from_secs(1);
-/// Inputs kept besides the seeds.
+/// Inputs kept in addition to the seeds.
 const MAX_KEPT: usize = 1000;
-/// Tries to make a finding's input smaller.
+/// Attempts to minimise a finding's input.
 const MINIMISING_TRIES: usize = 2000;
 
-/// Where the random numbers of a run come from.
+/// Seed of a run's random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(pub u64);
 
 /// What a target must not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It panicked, with these words.
+    /// It panicked, with this message.
     Panic(String),
-    /// It held this many bytes more than before.
+    /// It allocated this many bytes more than before.
     Memory(usize),
     /// It took this long.
     Slow(Duration),
@@ -42,20 +42,20 @@ pub enum Fault {
 pub struct Finding {
     /// What happened.
     pub fault: Fault,
-    /// The input, made smaller as far as that was quick.
+    /// The input, minimised as far as time allowed.
     pub input: Vec<u8>,
-    /// Where it is kept.
+    /// Where it is saved.
     pub path: PathBuf,
 }
 
-/// What a run did.
+/// Summary of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Inputs tried.
     pub executions: u64,
-    /// Different things the target said.
+    /// Distinct messages of the target.
     pub outcomes: usize,
-    /// Most bytes held above the level before, over all inputs.
+    /// Peak of allocated bytes above the level before, over all inputs.
     pub peak_bytes: usize,
     /// The longest time of one input.
     pub longest: Duration,
@@ -75,8 +75,8 @@ pub struct Fuzzer {
 }
 
 impl Fuzzer {
-    /// Prepares a target. Inputs of `corpus`, a folder with a folder for each target, are added to the target's own; findings
-    /// are kept in `findings`.
+    /// Prepares a target. Adds the inputs of `corpus`, a folder with a subfolder per target, to the target's seeds;
+    /// saves findings in `findings`.
     pub fn new(
         target: &'static Target,
         seed: Seed,
@@ -115,12 +115,12 @@ impl Fuzzer {
         })
     }
 
-    /// The inputs that it starts from, and those found worth keeping.
+    /// The seeds and the kept inputs.
     pub fn inputs(&self) -> &[Vec<u8>] {
         &self.inputs
     }
 
-    /// Tries all known inputs and then changed ones, until `runs` inputs were tried or `deadline` has passed.
+    /// Runs all known inputs, then mutated ones, until `runs` inputs or `deadline` is reached.
     pub fn run(&mut self, runs: u64, deadline: Option<Instant>) -> Result<Report, Finding> {
         for index in 0..self.inputs.len() {
             let input = self.inputs[index].clone();
@@ -141,7 +141,7 @@ impl Fuzzer {
         Ok(self.report)
     }
 
-    /// What the target says of an input, or how it fails.
+    /// The target's message for an input, or its fault.
     pub fn outcome(&mut self, input: &[u8]) -> Result<String, Fault> {
         watch::begin(input, &self.findings.join(format!("{}.last", self.target.name)));
         let before = allocation::held();
@@ -161,7 +161,7 @@ impl Fuzzer {
         }
     }
 
-    /// Tries an input; whether the target said something new.
+    /// Runs an input; returns whether the message is new.
     fn attempt(&mut self, input: &[u8]) -> Result<bool, Finding> {
         self.report.executions += 1;
         match self.confirmed_outcome(input) {
@@ -174,7 +174,7 @@ impl Fuzzer {
         }
     }
 
-    /// A slow answer counts if it is slow three times.
+    /// A slow run counts if it is slow three times.
     fn confirmed_outcome(&mut self, input: &[u8]) -> Result<String, Fault> {
         let mut outcome = self.outcome(input);
         for _ in 0..2 {
@@ -185,7 +185,7 @@ impl Fuzzer {
         outcome
     }
 
-    /// Makes the input smaller while it keeps failing in the same way, and writes it down.
+    /// Minimises the input while the fault stays the same, and saves it.
     fn finding(&mut self, fault: Fault, input: &[u8]) -> Finding {
         let kind = std::mem::discriminant(&fault);
         let tries = if matches!(fault, Fault::Panic(_)) { MINIMISING_TRIES } else { 20 };
@@ -210,14 +210,14 @@ impl Fuzzer {
         let mut hasher = DefaultHasher::new();
         smallest.hash(&mut hasher);
         let path = self.findings.join(format!("{}-{:016x}", self.target.name, hasher.finish()));
-        // Nothing more can be done about a folder that cannot be written to: the finding is still reported.
+        // If the folder cannot be written to, the finding is still reported.
         let _ = std::fs::create_dir_all(&self.findings).and_then(|()| std::fs::write(&path, &smallest));
         Finding { fault, input: smallest, path }
     }
 }
 
-/// What was said without its numbers and without what it quotes of the input: all between a line's first and last mark, and
-/// TOML's excerpts.
+/// A message without numbers and quotations of the input: everything between a line's first and last mark, and TOML's
+/// excerpts.
 fn signature(said: &str) -> u64 {
     const MARKS: [char; 4] = ['`', '"', '\'', '['];
     let mut hasher = DefaultHasher::new();
@@ -235,7 +235,7 @@ fn signature(said: &str) -> u64 {
 static LAST_PANIC: Mutex<String> = Mutex::new(String::new());
 static IS_TRYING: AtomicBool = AtomicBool::new(false);
 
-/// Panics are expected here; their words are kept instead of printed.
+/// Panics are expected here; their messages are stored, not printed.
 fn keep_panics_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,6 +1,6 @@
-//! A bounded fuzzer of every parser of foreign bytes: deterministic for a seed, on stable Rust, short enough for every test run
-//! and as long as wanted by hand. A target must never panic, never hold more memory than its limit and never take longer than a
-//! second, whatever the bytes. What each target reads is in `targets`; docs/lab/reliability.md has the figures.
+//! A bounded fuzzer for every parser of untrusted bytes: deterministic for a seed, on stable Rust, short enough for
+//! every test run and as long as wanted by hand. Whatever the input, a target must not panic, exceed its memory limit
+//! or take longer than a second. `targets` lists the parsers; docs/lab/reliability.md has the figures.
 
 pub mod allocation;
 mod engine;

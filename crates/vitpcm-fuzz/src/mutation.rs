@@ -1,11 +1,11 @@
-//! Changes to an input: of bits and bytes, of parts, of numbers written as text or as length fields, words of a target's
-//! language, and mixtures of two inputs.
+//! Mutations of an input: bits and bytes, slices, numbers as text or length fields, dictionary words, and splices of
+//! two inputs.
 
 use vitpcm_data::Random;
 
-/// Inputs are kept below this; parsers are no more interesting on longer ones, only slower.
+/// Longest input; parsers are not more interesting on longer ones, only slower.
 pub(crate) const MAX_LENGTH: usize = 1 << 16;
-/// Most changes made at once.
+/// Most mutations at once.
 const MAX_CHANGES: usize = 8;
 
 const BYTES: [u8; 12] = [0, 1, 0x10, 0x20, 0x7f, 0x80, 0xfe, 0xff, b'0', b'"', b'<', b'\n'];
@@ -30,9 +30,9 @@ const NUMBERS: [&str; 16] = [
 const LENGTHS: [u64; 12] =
     [0, 1, 7, 0x7f, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 1 << 40, i64::MAX as u64, u64::MAX];
 
-/// Changes an input in one to several places. `other` is another input to take parts of.
+/// Mutates an input in one or more places. `other` is an input to splice from.
 pub(crate) fn mutate(input: &mut Vec<u8>, other: &[u8], dictionary: &[&str], random: &mut Random) {
-    // One change is the most telling, several get deeper: halve the chance for each further one.
+    // A single mutation tells most, several get deeper: each further one is half as likely.
     let mut num_changes = 1;
     while num_changes < MAX_CHANGES && random.chance(0.5) {
         num_changes += 1;
@@ -60,7 +60,7 @@ fn change(input: &mut Vec<u8>, other: &[u8], dictionary: &[&str], random: &mut R
             insert(input, at, &part);
         }
         6 => {
-            // The same part many times over: depth and count.
+            // The same slice many times: depth and count.
             let part = &input[some_range(input.len().min(at + 16), random)];
             let part = part.repeat(1 << random.below(11));
             insert(input, at, &part);
@@ -93,7 +93,7 @@ fn insert(input: &mut Vec<u8>, at: usize, part: &[u8]) {
     input.splice(at..at, part.iter().copied());
 }
 
-/// Short more often than long.
+/// Short ranges are more likely than long ones.
 fn some_range(length: usize, random: &mut Random) -> std::ops::Range<usize> {
     let start = random.below(length);
     let most = (length - start).min(1 << random.below(13));
@@ -129,7 +129,7 @@ fn set_length(input: &mut [u8], at: usize, random: &mut Random) {
     }
 }
 
-/// A number written as text: the next one from `at` on, if there is one.
+/// Replaces the next number written as text from `at` on, if any.
 fn set_number(input: &mut Vec<u8>, at: usize, random: &mut Random) {
     let Some(start) = input[at..].iter().position(u8::is_ascii_digit).map(|offset| at + offset) else {
         return;

@@ -1,4 +1,4 @@
-//! What is fuzzed: one entry a parser, with inputs that it accepts to start from, and the words of its language.
+//! The fuzzing targets: one entry per parser, with valid inputs to start from and a dictionary.
 
 mod data_sets;
 mod exports;
@@ -15,28 +15,28 @@ use std::path::Path;
 use zip::CompressionMethod;
 use zip::write::SimpleFileOptions;
 
-/// A parser that is ready to be tried: bytes in, what it said out. It says `ok` first where it accepted them.
+/// A prepared parser: bytes in, message out. The message starts with `ok` if it accepted them.
 pub(crate) type Subject = Box<dyn FnMut(&[u8]) -> String>;
 
-/// One parser of foreign bytes.
+/// One parser of untrusted bytes.
 pub struct Target {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
     /// What it reads, in a few words.
     pub what: &'static str,
     /// Words of its language.
     pub(crate) dictionary: &'static [&'static str],
-    /// Inputs that it accepts.
+    /// Valid inputs.
     pub(crate) seeds: fn() -> Vec<Vec<u8>>,
     /// Prepares it, with an empty folder to work in.
     pub(crate) subject: fn(&Path) -> Subject,
-    /// Sets checksums right, so that changes get past them.
+    /// Fixes checksums, so that mutations get past them.
     pub(crate) repair: Option<fn(&mut Vec<u8>)>,
-    /// Most memory it may hold above what was held before.
+    /// Most memory it may allocate above the level before.
     pub(crate) max_bytes: usize,
 }
 
-/// What a target may hold where nothing else is said.
+/// Default memory limit of a target.
 const MEMORY: usize = 256 << 20;
 
 /// All of them.
@@ -85,7 +85,7 @@ impl Target {
     }
 }
 
-/// What a parser said.
+/// A parser's message.
 fn said<T, E: Display>(result: Result<T, E>) -> String {
     match result {
         Ok(_) => "ok".to_string(),
@@ -104,7 +104,7 @@ fn zipped(entries: &[(&str, &[u8])], method: CompressionMethod) -> Vec<u8> {
     writer.finish().expect("memory takes all").into_inner()
 }
 
-/// Sets the checksums of a PNG file's chunks right, as far as chunks can be told.
+/// Fixes the checksums of a PNG file's chunks, as far as chunks can be found.
 fn repair_png(bytes: &mut [u8]) {
     let mut at = 8;
     while let Some(head) = bytes.get(at..at + 8) {

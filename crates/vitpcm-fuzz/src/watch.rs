@@ -1,11 +1,11 @@
-//! What is being tried now, for the two ends that leave no other chance to say it: a target that never returns, and an
-//! allocation beyond all limits.
+//! Remembers the current input for the two failures that leave no other chance to report it: a target that never
+//! returns, and an allocation beyond all limits.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// A target that has not returned after this long never will. Long, because the machine may be busy with something else.
+/// A target that has not returned after this long counts as hung. Long, because the machine may be busy.
 const HANG: Duration = Duration::from_secs(30);
 
 struct Current {
@@ -16,7 +16,7 @@ struct Current {
 
 static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
 
-/// Says what is tried from now on, and where to keep it if the worst happens.
+/// Registers the current input, and where to save it on failure.
 pub(crate) fn begin(input: &[u8], place: &std::path::Path) {
     let mut current = CURRENT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     match &mut *current {
@@ -35,15 +35,15 @@ pub(crate) fn begin(input: &[u8], place: &std::path::Path) {
     }
 }
 
-/// Nothing is tried any more.
+/// No input is running.
 pub(crate) fn end() {
     *CURRENT.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = None;
 }
 
-/// Keeps the input that is being tried, and says so. Called on the way out.
+/// Saves the current input and prints a message. Called before the program ends.
 #[allow(clippy::print_stderr, reason = "the last words of a program that ends here")]
 pub(crate) fn save_current_input(why: &str) {
-    // `try_lock`: whoever holds it may be the one that asks.
+    // `try_lock`, because the lock's holder may be the caller.
     let Ok(mut current) = CURRENT.try_lock() else { return };
     if let Some(current) = current.take() {
         let saved = std::fs::write(&current.place, &current.input);
@@ -51,7 +51,7 @@ pub(crate) fn save_current_input(why: &str) {
     }
 }
 
-/// Starts a thread that ends the program, with its input kept, once a target does not return.
+/// Starts a thread that saves the input and ends the program if a target hangs.
 pub fn watch_for_hangs() {
     std::thread::spawn(|| {
         loop {

@@ -139,12 +139,12 @@ fn headers_that_promise_more_than_the_file_holds_are_refused() {
     png[16..24].copy_from_slice(&[0, 0, 0x27, 0, 0, 0, 0x27, 0]);
     let header = chunk(b"IHDR", &png[16..29]);
     png[8..33].copy_from_slice(&header);
-    check_refused(&png, "its header promises");
+    check_refused(&png, "its header claims");
 
     let mut bmp = encoded(ImageFormat::Bmp);
     bmp.truncate(60);
     bmp[18..26].copy_from_slice(&[0, 0x27, 0, 0, 0, 0x27, 0, 0]);
-    check_refused(&bmp, "its header promises 9984×9984 pixels");
+    check_refused(&bmp, "its header claims 9984×9984 pixels");
 
     let mut jpeg = encoded(ImageFormat::Jpeg);
     let frame = jpeg.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
@@ -193,7 +193,7 @@ fn strips_and_tiles_of_a_tiff_are_bounded_by_its_picture() {
         assert!(outcome.is_err() || outcome.unwrap() == grey);
         assert!(peak < OVERHEAD, "{peak} bytes");
     }
-    check_refused(&plain(9984, 9984, 99_680_256), "its header promises 9984×9984 pixels");
+    check_refused(&plain(9984, 9984, 99_680_256), "its header claims 9984×9984 pixels");
     let tile = 60_000;
     let entries = [
         (256, 4, 8),
@@ -350,5 +350,5 @@ fn a_gif_of_gigapixels_is_refused_by_its_header() {
     gif[6..10].copy_from_slice(&[0xff; 4]);
     check_refused(&gif, "65535×65535 pixels, more than");
     gif[6..10].copy_from_slice(&[0, 0x27, 0, 0x27]);
-    check_refused(&gif, "its header promises 9984×9984 pixels");
+    check_refused(&gif, "its header claims 9984×9984 pixels");
 }

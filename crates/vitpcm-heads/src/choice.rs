@@ -39,7 +39,7 @@ pub const RULES: [Rule; 11] = [
 pub struct ChoiceConfig {
     /// p: preference for larger masks among equally recognisable ones.
     pub area_power: f32,
-    /// Lower limit of the area, as a share of the image.
+    /// Lower limit of the area, as a fraction of the image.
     pub min_area: f32,
     /// r: weight of recognisability relative to area. An AUC of ½ or less scores 0.
     pub recognisability_power: f32,
@@ -83,9 +83,9 @@ pub struct ClassScore {
     pub score: f32,
     /// The smallest AUC over all judges.
     pub auc: f32,
-    /// Mean share of a tagged image that its mask covers.
+    /// Mean fraction of a tagged image that its mask covers.
     pub area: f32,
-    /// Share of the tagged images whose masks are empty.
+    /// Fraction of the tagged images whose masks are empty.
     pub empty: f32,
 }
 

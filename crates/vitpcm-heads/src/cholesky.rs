@@ -1,6 +1,6 @@
-//! Systems of linear equations with a positive definite matrix.
+//! Cholesky decomposition, to solve linear systems with a positive definite matrix.
 
-/// The lower triangle L of a matrix L·Lᵀ.
+/// The lower triangular factor L of a matrix L·Lᵀ.
 #[derive(Debug, Clone)]
 pub(crate) struct Cholesky {
     size: usize,
@@ -8,7 +8,7 @@ pub(crate) struct Cholesky {
 }
 
 impl Cholesky {
-    /// Of a symmetric positive definite matrix `[size, size]`; `None` where it is not.
+    /// Factors a symmetric positive definite matrix `[size, size]`; `None` if it is not.
     pub(crate) fn of(mut matrix: Vec<f64>, size: usize) -> Option<Self> {
         assert_eq!(matrix.len(), size * size, "a square matrix");
         for row in 0..size {

@@ -8,7 +8,7 @@ use crate::patch_features::{PatchFeatures, widen};
 use crate::pooled_loss::{BatchImage, Gradient, PooledLoss, balanced_weights};
 use crate::tagged_images::{TaggedImages, draw};
 
-/// How pooled losses are minimised.
+/// Settings of the minimisation of pooled losses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DescentConfig {
     /// Number of steps.
@@ -53,7 +53,7 @@ pub(crate) fn descend(
     LinearHead::new(width, weights).expect("a loss has whole rows of weights")
 }
 
-/// The loss of a batch with its penalty. `tag_weights` are those of all images.
+/// The loss of a batch with its penalty. `tag_weights` cover all images.
 pub(crate) fn batch_gradient(
     loss: PooledLoss,
     weights: &[f32],
@@ -92,7 +92,7 @@ pub(crate) fn batch_gradient(
     sum
 }
 
-/// Adam with the usual decays, over a slice.
+/// Adam with the usual decay rates, over a slice.
 struct Adam {
     mean: Vec<f32>,
     square: Vec<f32>,

@@ -4,17 +4,17 @@
 //! diagonalises J·A·A·Jᵀ: its rows are A's eigenvectors, and those of J·A are the same scaled by the eigenvalues. All
 //! loops run along rows, which keeps them contiguous.
 
-/// Rows count as orthogonal where the cosine between them is below this.
+/// Rows count as orthogonal if the cosine between them is below this.
 const TOLERANCE: f64 = 1e-12;
-/// Eigenvalues below this share of the largest are zero to rounding.
+/// Eigenvalues below this fraction of the largest are zero up to rounding.
 const NEGLIGIBLE: f64 = 1e-13;
 /// More than needed in practice, since convergence is quadratic.
 const MAX_SWEEPS: usize = 40;
 
-/// Eigenvalues, the largest first, each with its eigenvector of length 1 (zeros where the eigenvalue is zero).
+/// Eigenvalues in descending order, each with its unit eigenvector (zeros if the eigenvalue is zero).
 pub(crate) type Eigenpairs = Vec<(f64, Vec<f64>)>;
 
-/// Of a symmetric positive semi-definite matrix `[size, size]`.
+/// For a symmetric positive semi-definite matrix `[size, size]`.
 pub(crate) fn eigenpairs(mut matrix: Vec<f64>, size: usize) -> Eigenpairs {
     assert_eq!(matrix.len(), size * size, "a square matrix");
     for _ in 0..MAX_SWEEPS {
@@ -43,7 +43,7 @@ pub(crate) fn eigenpairs(mut matrix: Vec<f64>, size: usize) -> Eigenpairs {
     pairs
 }
 
-/// Rotates two rows so that they are orthogonal, unless they are or one of them is negligible.
+/// Rotates two rows to be orthogonal, unless they already are or one of them is negligible.
 fn orthogonalise(p: &mut [f64], q: &mut [f64], negligible_square: f64) -> bool {
     let (pp, qq, pq) = (dot(p, p), dot(q, q), dot(p, q));
     if pp.min(qq) <= negligible_square || pq.abs() <= TOLERANCE * (pp * qq).sqrt() {

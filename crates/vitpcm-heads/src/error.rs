@@ -1,4 +1,4 @@
-//! What can go wrong between features and masks.
+//! Errors between features and masks.
 
 use vitpcm_masks::MaskError;
 use vitpcm_nets::NetsError;
@@ -7,16 +7,16 @@ use vitpcm_nets::NetsError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeadsError {
-    /// The network that extracts the features.
+    /// The network that extracts the features failed.
     #[error(transparent)]
     Network(#[from] NetsError),
-    /// Tensors, or the device they are on.
+    /// A tensor operation or its device failed.
     #[error("tensor computation: {0}")]
     Tensor(#[from] candle_core::Error),
-    /// Label maps.
+    /// A label map is invalid.
     #[error(transparent)]
     Mask(#[from] MaskError),
-    /// Arrays whose lengths do not fit each other.
+    /// The lengths of arrays do not match.
     #[error("{what}: found {found}, expected {expected}")]
     WrongLength {
         /// What was counted.
@@ -26,7 +26,7 @@ pub enum HeadsError {
         /// How many there should be.
         expected: usize,
     },
-    /// A request that nothing can satisfy.
+    /// An impossible request.
     #[error("{0}")]
     BadRequest(String),
 }
@@ -34,7 +34,7 @@ pub enum HeadsError {
 /// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, HeadsError>;
 
-/// An error unless both are equal.
+/// Fails unless both are equal.
 pub(crate) fn check_length(what: &'static str, found: usize, expected: usize) -> Result<()> {
     if found == expected { Ok(()) } else { Err(HeadsError::WrongLength { what, found, expected }) }
 }

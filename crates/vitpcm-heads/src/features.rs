@@ -17,9 +17,9 @@ use crate::tagged_images::draw;
 
 /// Side of the patch grid that features, heads and masks share; images are resized to this many patches.
 pub const GRID_SIDE: usize = 32;
-/// Features a patch after projection.
+/// Features per patch after projection.
 pub const PROJECTED_WIDTH: usize = 128;
-/// Images whose patches the projection is fitted to.
+/// Images that the projection is fitted to.
 const PROJECTION_IMAGES: usize = 192;
 /// Blocks that features are taken from, evenly spaced up to the last one.
 const NUM_BLOCKS: usize = 4;

@@ -18,28 +18,28 @@ pub(crate) struct Gram {
 }
 
 impl Gram {
-    /// Of no patch, for patches of `width` features.
+    /// For patches of `width` features, empty.
     pub(crate) fn zero(width: usize) -> Self {
         let size = width + 1;
         Self { size, values: vec![0.0; size * size] }
     }
 
-    /// Adds `factor` times another one.
+    /// Adds `factor` times another matrix.
     pub(crate) fn add(&mut self, other: &Gram, factor: f64) {
         self.values.iter_mut().zip(&other.values).for_each(|(sum, value)| *sum += factor * value);
     }
 
-    /// Adds the products that [`products`] gave.
+    /// Adds the result of [`products`].
     pub(crate) fn add_products(&mut self, products: &[f32]) {
         self.values.iter_mut().zip(products).for_each(|(sum, &value)| *sum += f64::from(value));
     }
 
-    /// The sum of the patches, and their number behind it.
+    /// The sum of the patches, followed by their number.
     pub(crate) fn sum(&self) -> &[f64] {
         &self.values[(self.size - 1) * self.size..]
     }
 
-    /// How many patches were added.
+    /// Number of patches added.
     pub(crate) fn count(&self) -> f64 {
         self.values[self.size * self.size - 1]
     }
@@ -67,7 +67,7 @@ pub(crate) fn products<'a>(
     rows.transposed().times(rows)
 }
 
-/// Runs `work` on all items in parallel and `add` on its results in the order of the items, holding few at once.
+/// Runs `work` on all items in parallel and `add` on the results in item order, holding few at a time.
 pub(crate) fn in_order<I: Sync, R: Send>(
     items: &[I],
     work: impl Fn(&mut Vec<f32>, &I) -> R + Sync,

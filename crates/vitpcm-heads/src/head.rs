@@ -18,12 +18,12 @@ use crate::product::Matrix;
 use crate::ridge::fit_share;
 use crate::tagged_images::TaggedImages;
 
-/// How a head learns from tags. `share` is the share of an image's patches that a tag refers to, at least one patch.
+/// How a head learns from tags. `share` is the fraction of an image's patches that a tag refers to, at least one patch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rule {
     /// Softmax over background and classes; the mean probability of a class's best patches must agree with the tag.
     Softmax {
-        /// Share of patches in that mean.
+        /// Fraction of patches in that mean.
         share: f32,
         /// Whether every patch that claims a class its image is not tagged with is penalised.
         negatives: bool,
@@ -31,13 +31,13 @@ pub enum Rule {
     /// Each class by its own logistic regression on the mean score of its best patches; claims of absent classes are
     /// penalised.
     Sigmoid {
-        /// Share of patches in that mean.
+        /// Fraction of patches in that mean.
         share: f32,
     },
     /// Self-training by cross-fitted ridge regression, in which the highest-scoring patches of a tagged image are
     /// relabelled as the class in each iteration.
     Share {
-        /// Share of a tagged image's patches that have the class.
+        /// Fraction of a tagged image's patches that have the class.
         share: f32,
     },
 }
@@ -56,7 +56,7 @@ impl fmt::Display for Rule {
 /// Log-odds of classes against the background, linear in a patch's features.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinearHead {
-    /// Features a patch.
+    /// Features per patch.
     width: usize,
     /// `[classes, width + 1]`; the last weight of a class is its bias.
     weights: Vec<f32>,

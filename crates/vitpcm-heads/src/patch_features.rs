@@ -7,7 +7,7 @@ use vitpcm_nets::Grid;
 use crate::error::{Result, check_length};
 use crate::tagged_images::TaggedImages;
 
-/// Features of every patch: image by image, patch by patch (row by row), `width` numbers each.
+/// Features of every patch, `[images, patches, width]`, patches in row-major order.
 #[derive(Debug, Clone)]
 pub struct PatchFeatures {
     grid: Grid,
@@ -23,22 +23,22 @@ impl PatchFeatures {
         Ok(Self { grid, width, values })
     }
 
-    /// The patches of an image.
+    /// The patch grid of an image.
     pub fn grid(&self) -> Grid {
         self.grid
     }
 
-    /// Patches an image.
+    /// Patches per image.
     pub fn num_patches(&self) -> usize {
         self.grid.num_cells()
     }
 
-    /// Features a patch.
+    /// Features per patch.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// How many images there are.
+    /// Number of images.
     pub fn num_images(&self) -> usize {
         self.values.len() / (self.num_patches() * self.width)
     }

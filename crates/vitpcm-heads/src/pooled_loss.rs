@@ -24,7 +24,7 @@ pub(crate) enum PooledLoss {
     Sigmoid { share: f32 },
 }
 
-/// A loss and its gradient by all parameters.
+/// A loss and its gradient with respect to all parameters.
 #[derive(Debug, Clone)]
 pub(crate) struct Gradient {
     pub(crate) loss: f64,
@@ -51,7 +51,7 @@ impl PooledLoss {
         }
     }
 
-    /// Factor of Σ w² (biases left out) in the loss.
+    /// Factor of Σ w² (without biases) in the loss.
     pub(crate) fn weight_penalty(self) -> f32 {
         match self {
             PooledLoss::Softmax { .. } => 1e-4,
@@ -59,7 +59,7 @@ impl PooledLoss {
         }
     }
 
-    /// The parameters to begin with.
+    /// Initial parameters.
     pub(crate) fn initial_weights(self, num_classes: usize, width: usize, seed: u64) -> Vec<f32> {
         let stream = Stream::named(seed, "head weights");
         let rows = num_classes + self.first_class();
@@ -97,12 +97,12 @@ impl PooledLoss {
                 sigmoid_loss(&mut scores, image, pooled_count(share, num_patches))
             }
         };
-        // `scores` now holds the gradient by them.
+        // `scores` now holds the gradient with respect to them.
         Gradient { loss, by_weights: Matrix::rows_of(&scores, num_patches).times(patches) }
     }
 }
 
-/// How many patches a share of an image is.
+/// Number of patches for a fraction of an image.
 pub(crate) fn pooled_count(share: f32, num_patches: usize) -> usize {
     ((f64::from(share) * num_patches as f64) as usize).clamp(1, num_patches)
 }
@@ -119,8 +119,8 @@ pub(crate) fn balanced_weights(images: &TaggedImages) -> Vec<f32> {
     (0..images.num_images()).flat_map(|image| images.tags(image).iter().zip(&shares).map(weight)).collect()
 }
 
-/// Cross entropy of pooled probabilities and, with `negatives`, of claims of absent classes by any patch. Scores
-/// `[1 + classes, patches]` become the gradient by them.
+/// Cross entropy of pooled probabilities and, with `negatives`, of claims of absent classes by any patch. Overwrites
+/// scores `[1 + classes, patches]` with their gradient.
 fn softmax_loss(scores: &mut [f32], image: BatchImage<'_>, count: usize, negatives: bool) -> f64 {
     let num_classes = image.tags.len();
     let num_patches = scores.len() / (num_classes + 1);
@@ -162,7 +162,7 @@ fn softmax_loss(scores: &mut [f32], image: BatchImage<'_>, count: usize, negativ
         }
     }
 
-    // Of the softmax: p · (g − Σ p·g).
+    // Gradient of the softmax: p · (g − Σ p·g).
     let mut means = vec![0.0f32; num_patches];
     for (p, g) in probabilities.chunks_exact(num_patches).zip(by_probability.chunks_exact(num_patches)) {
         means.iter_mut().zip(p.iter().zip(g)).for_each(|(mean, (p, g))| *mean += p * g);
@@ -173,8 +173,8 @@ fn softmax_loss(scores: &mut [f32], image: BatchImage<'_>, count: usize, negativ
     loss
 }
 
-/// Logistic loss of pooled scores, and of every score of absent classes. Scores `[classes, patches]` become the gradient
-/// by them.
+/// Logistic loss of pooled scores, and of every score of absent classes. Overwrites scores `[classes, patches]` with
+/// their gradient.
 fn sigmoid_loss(scores: &mut [f32], image: BatchImage<'_>, count: usize) -> f64 {
     let num_classes = image.tags.len();
     let num_patches = scores.len() / num_classes;
@@ -243,7 +243,7 @@ impl Pool {
     }
 }
 
-/// The value of which `count − 1` others are no smaller; `count` at least 1.
+/// The `count`-th largest value; `count` at least 1.
 pub(crate) fn nth_largest(values: &[f32], count: usize, sorted: &mut Vec<f32>) -> f32 {
     if count == 1 {
         return values.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -13,7 +13,7 @@ pub(crate) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Row by row; as many rows as there are values for.
+    /// Row-major; the number of rows follows from the length.
     pub(crate) fn rows_of(values: &'a [f32], columns: usize) -> Self {
         assert!(columns > 0 && values.len().is_multiple_of(columns), "whole rows");
         Self { values, rows: values.len() / columns, columns, row_stride: columns, column_stride: 1 }
@@ -29,19 +29,19 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// The product, row by row.
+    /// The product, row-major.
     pub(crate) fn times(self, other: Matrix<'_>) -> Vec<f32> {
         let mut product = vec![0.0; self.rows * other.columns];
         self.times_into(other, &mut product);
         product
     }
 
-    /// Overwrites `product` with the product, row by row.
+    /// Overwrites `product` with the product, row-major.
     pub(crate) fn times_into(self, other: Matrix<'_>, product: &mut [f32]) {
         assert_eq!(self.columns, other.rows, "inner sizes of a product");
         assert_eq!(product.len(), self.rows * other.columns, "size of a product");
-        // SAFETY: a `Matrix` is made by `rows_of`, so that every index within its rows and columns is within its
-        // slice; `product` was checked above and, as a `&mut`, overlaps neither factor.
+        // SAFETY: a `Matrix` is made by `rows_of`, so every index within its rows and columns is within its slice;
+        // `product` was checked above and, as a `&mut`, overlaps neither factor.
         unsafe {
             gemm::gemm(
                 self.rows,

@@ -8,7 +8,7 @@ use crate::error::{HeadsError, Result, check_length};
 use crate::gram::{Gram, in_order, products};
 use crate::product::Matrix;
 
-/// Added to every variance before whitening, as a share of the largest: limits the amplification of noise.
+/// Added to every variance before whitening, as a fraction of the largest, to limit the amplification of noise.
 const VARIANCE_FLOOR: f64 = 0.01;
 
 /// Maps features to their leading principal components, whitened.
@@ -24,7 +24,8 @@ impl Projection {
     pub fn fit(parts: &[&[f16]], width: usize, num_directions: usize) -> Result<Self> {
         let num_values: usize = parts.iter().map(|part| part.len()).sum();
         if width == 0 || num_directions == 0 || num_values == 0 {
-            let reason = format!("a projection of {num_values} values, {width} a patch, to {num_directions}");
+            let reason =
+                format!("a projection of {num_values} values, {width} per patch, to {num_directions}");
             return Err(HeadsError::BadRequest(reason));
         }
         for part in parts {
@@ -47,12 +48,12 @@ impl Projection {
         Ok(Self { mean: mean.iter().map(|&x| x as f32).collect(), directions })
     }
 
-    /// Features a patch before.
+    /// Features per patch before projection.
     pub fn width(&self) -> usize {
         self.mean.len()
     }
 
-    /// Features a patch afterwards.
+    /// Features per patch after projection.
     pub fn num_directions(&self) -> usize {
         self.directions.len() / self.mean.len()
     }

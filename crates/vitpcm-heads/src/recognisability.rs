@@ -30,9 +30,9 @@ pub struct Recognisability {
     pub against_others: f32,
     /// AUC of the masks' patches against the tagged images' other patches; ½ if undefined.
     pub against_rest: f32,
-    /// Mean share of a tagged image that its mask covers.
+    /// Mean fraction of a tagged image that its mask covers.
     pub area: f32,
-    /// Share of the tagged images whose masks are empty.
+    /// Fraction of the tagged images whose masks are empty.
     pub empty: f32,
 }
 

@@ -1,5 +1,5 @@
-//! Self-training with a fixed share: ridge regression on patch labels alternates with relabelling the highest-scoring
-//! share of each tagged image. Cross-fitted: each fold is scored by the regression on the others.
+//! Self-training with a fixed fraction of patches: ridge regression on patch labels alternates with relabelling the
+//! highest-scoring fraction of each tagged image. Cross-fitted: each fold is scored by the regression on the others.
 //!
 //! A patch's weight depends only on the class and on whether the patch is *chosen* (among the best of a tagged image),
 //! *left over* (elsewhere in a tagged image) or *without* (in an image without the tag). So Gram matrices of all patches
@@ -16,9 +16,9 @@ use crate::tagged_images::{NUM_FOLDS, TaggedImages};
 
 /// Iterations after the first regression, in which every patch inherits its image's tags.
 const NUM_ITERATIONS: usize = 3;
-/// Ridge, as a share of the mean of the diagonal.
+/// Ridge, as a fraction of the mean of the diagonal.
 const RIDGE: f64 = 1e-3;
-/// Lower limit of the share of images with or without a tag when weights are computed.
+/// Lower limit of the fraction of images with or without a tag when weights are computed.
 const MIN_SHARE: f64 = 1e-3;
 /// From a regression on ±1 to log-odds: a patch has the class if twice its value exceeds 0.3.
 const LOG_ODDS_SCALE: f64 = 2.0;

@@ -1,5 +1,5 @@
-//! Fits the tag head of a network ([`vitpcm_nets::TagHead`]) on tagged images and on photographs of other things: a
-//! logistic regression over the classes that pooling takes for possible, by Newton's method.
+//! Fits the tag head of a network ([`vitpcm_nets::TagHead`]) to tagged images and to photographs of other objects: a
+//! logistic regression over the candidate classes of pooling, by Newton's method.
 
 use candle_core::{Device, Tensor};
 use rayon::prelude::*;
@@ -9,20 +9,20 @@ use vitpcm_nets::{Parameters, TagEvidence};
 use crate::cholesky::Cholesky;
 use crate::error::{HeadsError, Result, check_length};
 
-/// Pooled probability from which a class counts in the fit. Below, pooling alone decides.
+/// Pooled probability from which a class is a candidate. Below, pooling alone decides.
 pub const CANDIDATES_FROM: f32 = 0.3;
-/// Pooled probability from which the best patch of a class that is there counts for the class's centre.
+/// Pooled probability from which the best patch of a present class counts for the class's centre.
 const CENTRES_FROM: f32 = 0.5;
-/// Weight of the penalty on the squared weights of the standardised features. Chosen by cross-validation on
-/// photographs that the card's figures do not count.
+/// L2 penalty on the weights of the standardised features. Chosen by cross-validation on photographs that the model
+/// card's figures do not count.
 const PENALTY: f64 = 0.03;
 /// Newton's method converges in under ten steps here.
 const MAX_STEPS: usize = 50;
 
-/// A class that pooling takes for possible in an image.
+/// A class that pooling finds possible in an image.
 #[derive(Debug, Clone)]
 pub struct TagCandidate {
-    /// Its index among the classes, from 1 on.
+    /// Its class index, from 1 on.
     pub class: usize,
     /// Its pooled probability.
     pub pooled: f32,
@@ -37,12 +37,12 @@ pub struct TagCandidate {
 pub struct TagExample {
     /// The backbone's features, averaged over the grid.
     pub mean_features: Vec<f32>,
-    /// The classes that pooling takes for possible.
+    /// The candidate classes.
     pub candidates: Vec<TagCandidate>,
 }
 
 impl TagExample {
-    /// The first image of a batch, in which `is_present` says which classes are; `None` leaves a class out.
+    /// From the first image of a batch; `is_present` gives the truth per class, and `None` leaves a class out.
     pub fn of(evidence: &TagEvidence, is_present: impl Fn(usize) -> Option<bool>) -> Result<Self> {
         let pooled = evidence.pooled.get(0)?.to_vec1::<f32>()?;
         let best_features = evidence.best_features.get(0)?.to_vec2::<f32>()?;
@@ -56,7 +56,7 @@ impl TagExample {
     }
 }
 
-/// The parameters of a tag head; `num_classes` counts the background.
+/// Fits the parameters of a tag head; `num_classes` includes the background.
 pub fn fit_tag_head(examples: &[TagExample], num_classes: usize) -> Result<Parameters> {
     let num_features = examples.first().map_or(0, |example| example.mean_features.len());
     let pairs: Vec<(&TagExample, &TagCandidate)> = examples
@@ -83,7 +83,7 @@ pub fn fit_tag_head(examples: &[TagExample], num_classes: usize) -> Result<Param
         .iter()
         .map(|deviation| 1.0 / (num_features as f64 * deviation * deviation))
         .collect();
-    // Standardised features of the image and of the patch, distance, log-odds, 1.
+    // Standardised features of image and patch, distance, log-odds, 1.
     let row = |&(example, candidate): &(&TagExample, &TagCandidate)| {
         let centre = &centres[(candidate.class - 1) * num_features..][..num_features];
         let distance: f64 = (0..num_features)
@@ -97,7 +97,7 @@ pub fn fit_tag_head(examples: &[TagExample], num_classes: usize) -> Result<Param
     let targets: Vec<f64> = pairs.iter().map(|pair| f64::from(u8::from(pair.1.is_present))).collect();
     let weights = logistic_regression(&rows, &targets, 2 * num_features)?;
 
-    // Back to features as the network gives them.
+    // Back to unstandardised features.
     let (mean_weight, of_mean) = images.for_raw_features(&weights[..num_features]);
     let (patch_weight, of_patch) = patches.for_raw_features(&weights[num_features..2 * num_features]);
     let [distance, scale, bias] = [0, 1, 2].map(|i| weights[2 * num_features + i]);
@@ -127,7 +127,7 @@ impl Moments {
         row.iter().zip(moments).map(|(&value, (mean, deviation))| (f64::from(value) - mean) / deviation)
     }
 
-    /// Weights of standardised features as weights of the features themselves, and what these add to the result.
+    /// Converts weights of standardised features to weights of raw features and an offset.
     fn for_raw_features(&self, weights: &[f64]) -> (Vec<f64>, f64) {
         let raw: Vec<f64> = weights.iter().zip(&self.deviation).map(|(w, deviation)| w / deviation).collect();
         let added = raw.iter().zip(&self.mean).map(|(weight, mean)| weight * mean).sum();
@@ -149,7 +149,8 @@ fn moments<'a>(rows: impl Iterator<Item = &'a [f32]> + Clone, num_features: usiz
     Moments { deviation: variance.into_iter().map(|variance| variance.sqrt() + 1e-6).collect(), mean }
 }
 
-/// Mean features of the best patch of each class that is there, `[K, F]`; of all patches for a class that never is.
+/// Mean features of the best patch of each class over images with the class, `[K, F]`; over all patches for a class
+/// that never occurs.
 fn centres(pairs: &[(&TagExample, &TagCandidate)], num_classes: usize, overall: &[f64]) -> Vec<f64> {
     let of_class = |class: usize| {
         let is_one = |candidate: &TagCandidate| {
@@ -165,7 +166,7 @@ fn centres(pairs: &[(&TagExample, &TagCandidate)], num_classes: usize, overall: 
     (1..num_classes).flat_map(of_class).collect()
 }
 
-/// The minimum of the mean cross-entropy plus the penalty on the first `num_penalised` weights.
+/// Minimises the mean cross-entropy plus the penalty on the first `num_penalised` weights.
 fn logistic_regression(rows: &[Vec<f64>], targets: &[f64], num_penalised: usize) -> Result<Vec<f64>> {
     let size = num_penalised + 3;
     let share = 1.0 / rows.len() as f64;
@@ -199,7 +200,7 @@ fn logistic_regression(rows: &[Vec<f64>], targets: &[f64], num_penalised: usize)
             })
             .collect();
         for i in 0..size {
-            // The last three are not penalised; what little they get keeps the matrix positive definite.
+            // The last three are not penalised; the tiny value keeps the matrix positive definite.
             let penalty = if i < num_penalised { 2.0 * PENALTY } else { 1e-9 };
             gradient[i] += if i < num_penalised { penalty * weights[i] } else { 0.0 };
             hessian[i * size + i] += penalty;

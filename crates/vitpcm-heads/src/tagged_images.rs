@@ -1,4 +1,4 @@
-//! The images that heads are fitted to: the tags of each and its fold for cross-fitting.
+//! The images that heads are fitted to: their tags and their folds for cross-fitting.
 
 use vitpcm_nets::Stream;
 
@@ -6,7 +6,7 @@ use crate::error::{HeadsError, Result, check_length};
 
 /// Folds of images for cross-fitting.
 pub const NUM_FOLDS: usize = 5;
-/// Classes that a label map can tell apart: 0 is background, 255 is "ignore".
+/// Most classes that a label map can distinguish: 0 is background, 255 is "ignore".
 const MAX_CLASSES: usize = 254;
 
 /// Tags and folds of a set of images.
@@ -18,8 +18,7 @@ pub struct TaggedImages {
 }
 
 impl TaggedImages {
-    /// From the tags of all images, image by image, `num_classes` (background not counted) each. The seed decides the
-    /// folds.
+    /// From the tags of all images, `num_classes` (without background) each. The seed determines the folds.
     pub fn new(num_classes: usize, tags: Vec<bool>, seed: u64) -> Result<Self> {
         let num_images = tags.len() / num_classes.max(1);
         let mut folds = vec![0; num_images];
@@ -37,7 +36,8 @@ impl TaggedImages {
         {
             let length = tags.len();
             return Err(HeadsError::BadRequest(format!(
-                "{length} tags of {num_classes} classes; expected 1 to {MAX_CLASSES} classes, one tag an image and class"
+                "{length} tags of {num_classes} classes; expected 1 to {MAX_CLASSES} classes, one tag per \
+                 image and class"
             )));
         }
         check_length("folds", folds.len(), tags.len() / num_classes)?;
@@ -47,17 +47,17 @@ impl TaggedImages {
         Ok(Self { num_classes, tags, folds })
     }
 
-    /// How many images there are.
+    /// Number of images.
     pub fn num_images(&self) -> usize {
         self.folds.len()
     }
 
-    /// How many classes there are, background not counted.
+    /// Number of classes, without background.
     pub fn num_classes(&self) -> usize {
         self.num_classes
     }
 
-    /// An image's tags, one `bool` a class.
+    /// An image's tags, one `bool` per class.
     pub fn tags(&self, image: usize) -> &[bool] {
         &self.tags[image * self.num_classes..][..self.num_classes]
     }
@@ -72,13 +72,13 @@ impl TaggedImages {
         self.folds[image]
     }
 
-    /// How many images are tagged with a class.
+    /// Number of images tagged with a class.
     pub fn num_tagged(&self, class: usize) -> usize {
         (0..self.num_images()).filter(|&image| self.has(image, class)).count()
     }
 }
 
-/// `count` different numbers below `total`, in random order, from the stream's numbers behind `position`.
+/// `count` distinct numbers below `total`, in random order, from the stream's numbers after `position`.
 pub(crate) fn draw(count: usize, total: usize, stream: Stream, position: u64) -> Vec<usize> {
     let mut numbers: Vec<usize> = (0..total).collect();
     let count = count.min(total);

@@ -1,5 +1,5 @@
-//! `vitpcm-lab attention`: foreground masks of what a ViT attends to by itself, one folder a head. They need neither tags
-//! nor training: what masks from tags are compared with.
+//! `vitpcm-lab attention`: foreground masks from a ViT's own attention, one folder per head. They need neither tags nor
+//! training and serve as a baseline.
 
 use crate::attention_maps::AttentionMapper;
 use anyhow::{Context, bail};
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Folder for the masks (1: foreground): head-1, head-2, … and mean, the heads' mean attention
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Weights of a ViT, or a model of ours or its run folder [default: the embedded model's ViT]
+    /// Weights of a ViT, or a vitpcm model or its run folder [default: the embedded model's ViT]
     #[arg(long, value_name = "FILE|RUN", value_parser = model_path::parser())]
     weights: Option<PathBuf>,
     /// Only the images whose names are listed in this file (a split)
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// Side in pixels to which images are resized, in whole patches
     #[arg(long, value_name = "N", value_parser = number_bounds::network_side, default_value_t = 448)]
     size: usize,
-    /// Share of a head's attention that the foreground holds
+    /// Fraction of a head's attention that the foreground holds
     #[arg(long, value_name = "0..1", value_parser = number_bounds::fraction_above_zero, default_value_t = 0.6)]
     mass: f32,
 }
@@ -111,9 +111,9 @@ fn open_mapper(args: &Args, session: &Session) -> anyhow::Result<AttentionMapper
     Ok(match inspect(path)? {
         FileSummary::Model(_) => of_model(&Model::from_weight_file(&file, &device)?)?,
         FileSummary::DeepLab(_) | FileSummary::ResNet(_) | FileSummary::Xception(_) => {
-            bail!("{}: a network of convolutions, which attends to nothing; expected a ViT", path.display())
+            bail!("{}: a convolutional network has no attention; expected a ViT", path.display())
         }
-        // What is no ViT is told by the import's own words.
+        // Files without a ViT are reported by the import.
         FileSummary::Backbone(_) | FileSummary::Arrays { .. } => {
             let backbone = ImportedBackbone::from_weight_file(&file, None, &device)?;
             AttentionMapper::of_backbone(&backbone, args.size, precision, &device)?

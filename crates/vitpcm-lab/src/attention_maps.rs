@@ -1,4 +1,4 @@
-//! Foreground without tags or training: what the class token of a ViT attends to in its last block. The peer of the
+//! Foreground without tags or training: the attention of a ViT's class token in the last block. The baseline of the
 //! paper's foreground table, after DINO (Caron et al., ICCV 2021).
 
 use candle_core::{Device, Tensor};
@@ -8,20 +8,20 @@ use vitpcm_masks::LabelMap;
 use vitpcm_masks::resampling::{Alignment, Part, nearest_indices, resize_rgb8};
 use vitpcm_nets::{BackboneConfig, ImportedBackbone, Model, Normalisation, Precision, Vit};
 
-/// A ViT whose attention is looked at.
+/// A ViT and the settings of its attention maps.
 #[derive(Debug)]
 pub(crate) struct AttentionMapper {
     vit: Vit,
     normalisation: Normalisation,
     device: Device,
-    /// Patches along a side.
+    /// Patches per side.
     cells: usize,
 }
 
 /// The attention maps of one image.
 #[derive(Clone, Debug)]
 pub(crate) struct AttentionMaps {
-    /// One map a head, row by row: the class token's attention to each patch.
+    /// One row-major map per head: the class token's attention to each patch.
     pub(crate) heads: Vec<Vec<f32>>,
     /// Width and height of the grid.
     pub(crate) grid: (usize, usize),
@@ -30,7 +30,7 @@ pub(crate) struct AttentionMaps {
 }
 
 impl AttentionMapper {
-    /// Takes pretrained weights as they are. Images are resized to `size` pixels a side, in whole patches.
+    /// Uses pretrained weights as they are. Images are resized to `size` pixels per side, in whole patches.
     pub(crate) fn of_backbone(
         backbone: &ImportedBackbone,
         size: usize,
@@ -41,7 +41,7 @@ impl AttentionMapper {
         Self::new(vit, backbone.summary.likely_normalisation, size, precision, device)
     }
 
-    /// Takes the ViT of a model that was trained from tags.
+    /// Uses the ViT of a model trained from tags.
     pub(crate) fn of_model(
         model: &Model,
         size: usize,
@@ -66,14 +66,14 @@ impl AttentionMapper {
         let patch = vit.config().patch;
         let cells = (size as f64 / patch as f64).round() as usize;
         if !(1..=256).contains(&cells) {
-            let problem = format!("size {size}: a grid of {cells} patches a side, expected 1 to 256");
+            let problem = format!("size {size}: a grid of {cells} patches per side, expected 1 to 256");
             return Err(SegmentError::BadOptions(problem));
         }
         let vit = vit.with_precision(precision).for_inference()?;
         Ok(Self { vit, normalisation, device: device.clone(), cells })
     }
 
-    /// Number of heads: as many maps an image.
+    /// Number of heads, which is the number of maps per image.
     pub(crate) fn num_heads(&self) -> usize {
         self.vit.config().heads
     }
@@ -100,8 +100,8 @@ impl AttentionMaps {
         (0..self.grid.0 * self.grid.1).map(cell).collect()
     }
 
-    /// DINO's mask of a map: 1 for the patches that hold the largest `mass` (0..1) of its attention, 0 for the
-    /// others, each patch as a block of pixels of the image.
+    /// DINO's mask of a map: 1 for the patches with the largest `mass` (0..1) of its attention, 0 for the others, each
+    /// patch as a block of image pixels.
     pub(crate) fn foreground(&self, map: &[f32], mass: f32) -> Result<LabelMap, SegmentError> {
         let kept = &largest_mass(map, mass);
         let columns = nearest_indices(self.grid.0, self.image_size.0, Alignment::HalfPixel);
@@ -112,8 +112,8 @@ impl AttentionMaps {
     }
 }
 
-/// Which values make up the largest `mass` of their sum: in rising order, those at which the running share of the sum
-/// is above 1 − mass. Equal values keep their order.
+/// Which values make up the largest `mass` of their sum: in ascending order, those whose cumulative fraction of the sum
+/// is above 1 − mass. Ties keep their order.
 fn largest_mass(values: &[f32], mass: f32) -> Vec<bool> {
     let sum: f64 = values.iter().map(|&value| f64::from(value)).sum();
     let mut order: Vec<usize> = (0..values.len()).collect();
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_largest_values_up_to_the_mass_are_kept() {
-        // Rising: 1, 2, 3, 4 of 10; running shares 0.1, 0.3, 0.6, 1.
+        // Ascending: 1, 2, 3, 4 of 10; cumulative fractions 0.1, 0.3, 0.6, 1.
         let values = [3.0, 1.0, 4.0, 2.0];
         assert_eq!(largest_mass(&values, 0.65), [true, false, true, false]);
         assert_eq!(largest_mass(&values, 0.35), [false, false, true, false]);

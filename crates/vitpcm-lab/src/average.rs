@@ -1,4 +1,4 @@
-//! `vitpcm-lab average`: one model from several trainings of the same network.
+//! `vitpcm-lab average`: averages the weights of several training runs of the same network.
 
 use anyhow::anyhow;
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ use vitpcm_nets::WeightFile;
     vitpcm-lab random --backbone vit-nano16 --out a.safetensors\n  \
     vitpcm-lab random --backbone vit-nano16 --seed 1 --out b.safetensors\n  \
     vitpcm-lab average a.safetensors b.safetensors --out mean.safetensors\n\n\
-    Means of trainings that began with the same weights are of use; means of random numbers are not.")]
+    Average runs that started from the same weights; the mean of random weights is useless.")]
 pub(crate) struct Args {
-    /// Models of `train` or of `verify` that began with the same weights: files or run folders
+    /// Models of `train` or `verify` that started from the same weights: files or run folders
     #[arg(required = true, num_args = 2.., value_name = "MODEL", value_parser = model_path::parser())]
     models: Vec<PathBuf>,
     /// The model file to write
@@ -30,7 +30,7 @@ pub(crate) fn average(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let names: Vec<String> = args.models.iter().map(|path| path.display().to_string()).collect();
     let of_these = |error| usage(anyhow!("{}: {error}", names.join(", ")));
     let origin = ("averaged_from".to_owned(), names.join(" "));
-    // Once it has begun, the file is written whole; a second signal ends even this.
+    // Finishes writing after the first signal; a second one ends the program.
     let _interrupt = Interrupt::listen();
     match files.iter().any(DeepLabModel::is_in) {
         true => {

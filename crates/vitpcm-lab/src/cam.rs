@@ -1,5 +1,5 @@
-//! `vitpcm-lab cam`: trains class activation maps: global average pooling, one linear layer, no equivariance loss; the
-//! background by a threshold that validation sweeps.
+//! `vitpcm-lab cam`: trains class activation maps: global average pooling, one linear layer, no equivariance loss;
+//! background by a threshold chosen on validation images.
 
 use vitpcm_cli::outcome::Outcome;
 use vitpcm_cli::session::Session;

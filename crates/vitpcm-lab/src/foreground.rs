@@ -1,4 +1,4 @@
-//! `vitpcm-lab foreground`: any class against background, of one folder of masks or the best of several.
+//! `vitpcm-lab foreground`: scores any class against background, for one folder of masks or the best of several.
 
 use crate::foreground_scores::{ForegroundScores, MaskCandidates, evaluate_foreground};
 use anyhow::{Context, bail};
@@ -21,13 +21,14 @@ use vitpcm_masks::{MaskPairs, mask_files};
     With your own files:\n  \
     vitpcm-lab foreground --pred attention/head-* --truth VOC2012/SegmentationClass")]
 pub(crate) struct Args {
-    /// Folder of predicted masks (PNG, one class index a pixel); of several folders the best mask of each image counts
+    /// Folder of predicted masks (PNG with one class index per pixel); of several folders, the best mask of each image
+    /// counts
     #[arg(long, value_name = "DIR", required = true, num_args = 1..)]
     pred: Vec<PathBuf>,
-    /// Folder of true masks of the same names and sizes (255: not counted)
+    /// Folder of true masks with the same names and sizes (255: ignored)
     #[arg(long, value_name = "DIR")]
     truth: PathBuf,
-    /// Only the names listed in this file (a split); each must have a prediction and a truth
+    /// Only the names listed in this file (a split); each needs a prediction and a true mask
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
     /// Write all scores as JSON; `-` prints them instead of the table
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-/// What `--json` holds.
+/// The content of `--json`.
 #[derive(Serialize)]
 struct Report<'a> {
     num_images: usize,
@@ -75,7 +76,7 @@ pub(crate) fn foreground(args: &Args, session: &Session) -> anyhow::Result<Outco
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 
-/// What can be scored, and what cannot.
+/// The images to score, and those that cannot be scored.
 struct Candidates {
     /// The images that have a mask in every folder.
     images: Vec<MaskCandidates>,

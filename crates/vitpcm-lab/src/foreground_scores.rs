@@ -1,5 +1,5 @@
-//! Foreground against background: how well masks tell things from what is around them, whatever their classes say. By
-//! the measure of the ViT-PCM paper, over all pixels, and by that of DINO, image by image.
+//! Foreground against background, whatever the classes: by the measure of the ViT-PCM paper, over all pixels, and by
+//! DINO's, image by image.
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -15,14 +15,14 @@ pub(crate) struct MaskCandidates {
     pub(crate) truth: PathBuf,
 }
 
-/// Scores of foreground masks, in percent; `None` where there is nothing to divide by. Pixels of truth 255 do not
-/// count; a prediction of 255 is neither foreground nor background.
+/// Scores of foreground masks, in percent; `None` if undefined. Pixels of truth 255 are ignored; a prediction of 255 is
+/// neither foreground nor background.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct ForegroundScores {
-    /// Always "percent": how to read the figures below.
+    /// Always "percent".
     pub(crate) unit: &'static str,
-    /// IoU of the foreground over the pixels of all images; of several masks of an image, that with the best
-    /// Jaccard index counts.
+    /// IoU of the foreground over the pixels of all images; of several masks of an image, the one with the best Jaccard
+    /// index counts.
     pub(crate) foreground_iou: Option<f64>,
     /// IoU of the background, over the same pixels.
     pub(crate) background_iou: Option<f64>,
@@ -31,30 +31,30 @@ pub(crate) struct ForegroundScores {
     pub(crate) foreground_background_mean_iou: Option<f64>,
     /// Mean over images of the Jaccard index (IoU) of the foreground, of the best mask.
     pub(crate) jaccard: Option<f64>,
-    /// DINO's measure: the best mask's Jaccard index with each class of an image, each class with the mask that suits
-    /// it best; mean over the classes of an image, then over images.
+    /// DINO's measure: the Jaccard index with each class of an image, each with its best mask; mean over the classes of
+    /// an image, then over images.
     pub(crate) jaccard_by_class: Option<f64>,
-    /// Images whose truth shows anything: those that both means of Jaccard indices are over.
+    /// Images with foreground in their truth, over which both Jaccard means are taken.
     pub(crate) num_images_with_foreground: usize,
     /// Pixels that counted.
     pub(crate) num_pixels: u64,
-    /// Pixels passed over because their truth is 255.
+    /// Pixels ignored because their truth is 255.
     pub(crate) num_ignored: u64,
 }
 
-/// What a folder of foreground masks scores.
+/// Result of scoring a folder of foreground masks.
 #[derive(Debug)]
 pub(crate) struct ForegroundEvaluation {
     /// The scores of all images that could be compared.
     pub(crate) scores: ForegroundScores,
     /// Number of those images.
     pub(crate) num_images: usize,
-    /// The others, by their first prediction, in order.
+    /// Failures by their first prediction, in order.
     pub(crate) failures: Vec<(PathBuf, MaskError)>,
 }
 
-/// Scores all images, on every core; the result does not depend on their number. Masks of more than `max_pixels` pixels are
-/// refused.
+/// Scores all images, on all cores; the result does not depend on the number of cores. Masks of more than `max_pixels`
+/// pixels are refused.
 pub(crate) fn evaluate_foreground(images: &[MaskCandidates], max_pixels: u64) -> ForegroundEvaluation {
     let compare = |image| compare_files(image, max_pixels);
     let compared: Vec<Result<ImageScores, MaskError>> = images.par_iter().map(compare).collect();
@@ -75,7 +75,7 @@ fn compare_files(image: &MaskCandidates, max_pixels: u64) -> Result<ImageScores,
     ImageScores::new(&predictions.collect::<Result<Vec<_>, _>>()?, &truth)
 }
 
-/// Pixels of each true label by what was predicted there: background, foreground, unlabelled.
+/// Pixels of each true label by prediction: background, foreground, unlabelled.
 struct Counts([[u64; 3]; 256]);
 
 impl Counts {
@@ -105,7 +105,7 @@ impl Counts {
         totals
     }
 
-    /// IoU of the predicted foreground with the pixels of one true label; `None` if the image does not show it.
+    /// IoU of the predicted foreground with the pixels of one true label; `None` if the image does not have it.
     fn jaccard_with(&self, label: usize) -> Option<f64> {
         let true_pixels: u64 = self.0[label].iter().sum();
         let predicted: u64 = self.0[..usize::from(IGNORE)].iter().map(|row| row[1]).sum();
@@ -114,13 +114,13 @@ impl Counts {
     }
 }
 
-/// IoU of the foreground from [`Counts::totals`]; `None` if the truth shows nothing.
+/// IoU of the foreground from [`Counts::totals`]; `None` without true foreground.
 fn foreground_jaccard([background, foreground]: [[u64; 3]; 2]) -> Option<f64> {
     let true_pixels: u64 = foreground.iter().sum();
     (true_pixels > 0).then(|| foreground[1] as f64 / (true_pixels + background[1]) as f64)
 }
 
-/// What one image contributes.
+/// One image's contribution.
 struct ImageScores {
     totals: [[u64; 3]; 2],
     num_ignored: u64,
@@ -133,7 +133,7 @@ impl ImageScores {
         let counts = predictions.iter().map(|prediction| Counts::new(prediction, truth));
         let counts: Vec<Counts> = counts.collect::<Result<_, _>>()?;
         let goodness = |counts: &&Counts| foreground_jaccard(counts.totals()).unwrap_or(0.0);
-        // Where the truth shows nothing, all are as good as each other: the first is taken.
+        // Without true foreground all masks are equal: the first is taken.
         let first_best = |a: &&Counts, b: &&Counts| goodness(a).total_cmp(&goodness(b));
         let best = counts.iter().rev().max_by(first_best).ok_or_else(|| MaskError::WrongLength {
             what: "masks of an image",

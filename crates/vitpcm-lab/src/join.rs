@@ -1,4 +1,4 @@
-//! `vitpcm-lab join`: the masks of two models in one, to train a further round on.
+//! `vitpcm-lab join`: merges the masks of two models to train a further round on.
 
 use crate::joined_masks::{agreed, joined};
 use anyhow::{Context, bail};
@@ -26,13 +26,13 @@ pub(crate) struct Args {
     first: PathBuf,
     /// Folder of another model's masks of the same images
     second: PathBuf,
-    /// Folder for the joined masks: the first one's, and more of those classes of which the second found much more in an image
+    /// Folder for the joined masks: the first model's, plus classes of which the second found much more in an image
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Take a class from SECOND where FIRST has less than this share of its pixels
+    /// Take a class from SECOND if FIRST has under this fraction of its pixels
     #[arg(long, value_name = "X", value_parser = number_bounds::ratio, default_value_t = 0.6)]
     share: f64,
-    /// Instead: only what both say; where they differ it is left open (255), and nothing is learned from it
+    /// Instead keep only pixels on which both agree; the others become 255 (ignored in training)
     #[arg(long, conflicts_with = "share")]
     agreed: bool,
 }
@@ -84,7 +84,7 @@ pub(crate) fn join(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 
-/// The classes of the masks, where a folder names them; two folders must mean the same by a number.
+/// The class list, if a folder has one; two lists must be equal.
 fn class_list(args: &Args) -> anyhow::Result<Option<String>> {
     let read = |folder: &Path| {
         let path = folder.join(CLASS_LIST);

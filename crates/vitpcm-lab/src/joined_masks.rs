@@ -1,10 +1,10 @@
-//! Two models' masks of one image in one. A model that is right in what it finds may find only a part of a thing, say a
-//! person's head, where another finds all of it.
+//! Merges two models' masks of one image. An accurate model may find only a part of an object, e.g. a person's head,
+//! where another finds all of it.
 
 use vitpcm_masks::{IGNORE, LabelMap, MaskError};
 
-/// `first`, and more of those classes of which it holds less than `share` of the pixels that `second` holds: their pixels in
-/// `second` that are background in `first`. With a share of 0 nothing is added, with a large one all of `second`.
+/// `first`, plus the classes of which it has less than `share` of the pixels in `second`: those pixels of `second` that
+/// are background in `first`. A share of 0 adds nothing, a large one all of `second`.
 pub(crate) fn joined(first: &LabelMap, second: &LabelMap, share: f64) -> Result<LabelMap, MaskError> {
     let (own, others) = (first.histogram(), second.histogram());
     let is_added = |label: u8| {
@@ -18,7 +18,7 @@ pub(crate) fn joined(first: &LabelMap, second: &LabelMap, share: f64) -> Result<
     })
 }
 
-/// What both masks say; where they differ it is left open ([`IGNORE`]).
+/// The pixels on which both masks agree; the others become [`IGNORE`].
 pub(crate) fn agreed(first: &LabelMap, second: &LabelMap) -> Result<LabelMap, MaskError> {
     pixel_by_pixel(first, second, |(&own, &other)| if own == other { own } else { IGNORE })
 }

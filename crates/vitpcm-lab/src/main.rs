@@ -1,5 +1,5 @@
-//! `vitpcm-lab`: what only re-makes tables of the ViT-PCM paper or one of our experiments. It shares `vitpcm`'s libraries
-//! and command-line plumbing; nothing of `vitpcm` knows of it.
+//! `vitpcm-lab`: reproduces tables of the ViT-PCM paper and our own experiments. It shares `vitpcm`'s libraries and
+//! command-line plumbing; nothing in `vitpcm` depends on it.
 
 mod attention;
 mod attention_maps;
@@ -34,19 +34,19 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Foreground masks of what a ViT attends to by itself, without tags or training
+    /// Make foreground masks from a ViT's own attention, without tags or training
     Attention(attention::Args),
     /// Score masks as foreground against background, whatever their classes
     Foreground(foreground::Args),
-    /// Train class activation maps, to compare patch classification with
+    /// Train class activation maps, as a baseline
     Cam(cam::Args),
-    /// Masks of two models in one, to train a further round on
+    /// Merge the masks of two models, to train a further round on
     Join(join::Args),
-    /// One model from several trainings of the same network: the mean of their weights
+    /// Average the weights of several training runs of the same network
     Average(average::Args),
-    /// Write an untrained model, to measure time and memory with
+    /// Write an untrained model, to measure time and memory
     Random(random::Args),
-    /// Score maps as the dictionaries that PSA and IRN read
+    /// Write score maps as the dictionaries that PSA and IRN read
     Scores(scores::Args),
 }
 
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcome> {
     let session = Session::new(&cli.common, invocation, ranks)?;
     if ranks.size() > 1 && !matches!(cli.command, Command::Cam(_)) {
-        return Err(usage(anyhow::anyhow!("this command is for one process; cam trains on several")));
+        return Err(usage(anyhow::anyhow!("this command runs as one process; cam supports several")));
     }
     match cli.command {
         Command::Attention(args) => attention::attention(&args, &session),

@@ -1,4 +1,4 @@
-//! `vitpcm-lab random`: an untrained model.
+//! `vitpcm-lab random`: writes an untrained model.
 
 use std::path::PathBuf;
 use vitpcm::{Storage, random_model};
@@ -14,7 +14,7 @@ pub(crate) struct Args {
     /// The network's backbone (vit-ti16, vit-s16, vit-b16, vit-l16, dinov2-s14-reg, …)
     #[arg(long, value_name = "NAME", default_value = "vit-s16")]
     backbone: String,
-    /// Class names, one a line [default: the 20 of PASCAL VOC]
+    /// Class names, one per line [default: the 20 of PASCAL VOC]
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
     /// The model file to write
@@ -30,7 +30,7 @@ pub(crate) fn random(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     };
     let foreground: Vec<&str> = classes.names()[1..].iter().map(String::as_str).collect();
     let model = random_model(&args.backbone, &foreground, session.seed).map_err(usage)?;
-    // Once it has begun, the file is written whole; a second signal ends even this.
+    // Finishes writing after the first signal; a second one ends the program.
     let _interrupt = Interrupt::listen();
     model.save(&args.out, Storage::F32)?;
     session.messages.note(format!("{}: an untrained {}", args.out.display(), args.backbone));

@@ -1,11 +1,11 @@
-//! The score dictionaries that PSA and IRN store as `.npy` files, one an image, and read with
-//! `numpy.load(file, allow_pickle=True).item()`. Classes count from 0 without the background; each class's scores
-//! are divided by their peak, as both do. The pickle is written here by hand; none is ever read.
+//! The score dictionaries of PSA and IRN: `.npy` files, one per image, for `numpy.load(file,
+//! allow_pickle=True).item()`. Classes count from 0, without background; each class's scores are divided by their peak,
+//! as in both projects. The pickle is written by hand; none is ever read.
 
 use vitpcm_masks::StoredScores;
 use vitpcm_masks::resampling::resize_plane;
 
-/// IRN's second map is this much smaller than the image.
+/// Stride of IRN's second map.
 const STRIDE: usize = 4;
 
 /// PSA: `{class: scores at the image's size}`.
@@ -45,7 +45,7 @@ fn planes_bytes(num_planes: usize, (width, height): (usize, usize)) -> usize {
     num_planes * width * height * size_of::<f32>()
 }
 
-/// Classes with any score: the image's tags, where those were known.
+/// Classes with any score: the image's tags, if these were known.
 fn scored_classes(stored: &StoredScores) -> Vec<usize> {
     let peaks = stored.scores.peaks();
     (1..peaks.len()).filter(|&class| peaks[class] > 0.0).collect()
@@ -59,14 +59,14 @@ fn peak_one(stored: &StoredScores, class: usize, size: (usize, usize)) -> Vec<f3
     plane
 }
 
-/// A pickle of protocol 3, which every Python 3 reads, made of public names of NumPy only, which all its versions have.
-/// It is the only object of a `.npy` file, whose first bytes it starts with.
+/// A pickle of protocol 3, which every Python 3 reads, built from public names of NumPy only, which all versions have.
+/// It is the only object of a `.npy` file.
 struct Pickle {
     bytes: Vec<u8>,
 }
 
 impl Pickle {
-    /// `num_bytes` are those of the arrays.
+    /// `num_bytes`: size of the arrays.
     fn with_room_for(num_bytes: usize) -> Pickle {
         let mut pickle = Pickle { bytes: vitpcm_masks::npy_bytes("|O", &[], b"") };
         pickle.bytes.reserve_exact(num_bytes + 4096);
@@ -91,19 +91,19 @@ impl Pickle {
         self.op(text.as_bytes());
     }
 
-    /// `{…}`; `fill` pushes key and value in turn.
+    /// `{…}`; `fill` pushes keys and values in turn.
     fn dictionary(&mut self, fill: impl FnOnce(&mut Pickle)) {
         self.op(b"}("); // EMPTY_DICT, MARK
         fill(self);
         self.op(b"u"); // SETITEMS
     }
 
-    /// An array of floats, made and written a plane at a time.
+    /// An array of floats, written plane by plane.
     fn planes(&mut self, shape: &[usize], planes: impl Iterator<Item = Vec<f32>>) {
         self.array("<f4", shape, planes.flatten().flat_map(f32::to_le_bytes));
     }
 
-    /// An array, as NumPy itself pickles one: an empty array whose state is then set.
+    /// An array, as NumPy pickles it: an empty array whose state is then set.
     fn array(&mut self, descr: &str, shape: &[usize], data: impl Iterator<Item = u8>) {
         self.array_begin(descr, shape);
         self.op(b"B"); // BINBYTES
@@ -130,7 +130,7 @@ impl Pickle {
         self.op(b"\x85R\x89"); // TUPLE1, REDUCE, NEWFALSE
     }
 
-    /// The file, whole.
+    /// The complete file.
     fn npy_file(mut self) -> Vec<u8> {
         self.op(b"atb."); // APPEND, TUPLE, BUILD, STOP
         self.bytes
@@ -144,7 +144,7 @@ mod tests {
     use vitpcm_masks::resampling::Alignment;
     use vitpcm_masks::{Classes, ScoreMap};
 
-    /// `reference/exports/check.py` has read these files as PSA and IRN do, and held them to PyTorch's resizing.
+    /// `reference/exports/check.py` has read these files as PSA and IRN do, and compared them with PyTorch's resizing.
     #[test]
     fn dictionaries_are_those_that_numpy_has_read() {
         // Five classes on 4×3 cells, as after conditioning: the last class is absent.

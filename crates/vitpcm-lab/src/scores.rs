@@ -1,4 +1,5 @@
-//! `vitpcm-lab scores`: stored score maps as the files that PSA and IRN read in place of their own class activation maps.
+//! `vitpcm-lab scores`: stored score maps as the files that PSA and IRN read instead of their own class activation
+//! maps.
 
 use crate::score_dictionary;
 use anyhow::{Context, bail};
@@ -21,7 +22,7 @@ pub(crate) struct Args {
     /// Folder of score maps (.npz), as `vitpcm segment --format npz` writes them
     #[arg(value_name = "DIR")]
     scores: PathBuf,
-    /// Whose files to write: one .npy an image, read with numpy.load(file, allow_pickle=True).item()
+    /// Format: one .npy file per image, for numpy.load(file, allow_pickle=True).item()
     #[arg(long, value_enum)]
     format: Format,
     /// Folder for the files, each named after its score map

@@ -1,10 +1,11 @@
-//! Which areas of a label are wide.
+//! Morphological opening of a label's pixels with a disc.
 
 use crate::LabelMap;
 
 impl LabelMap {
-    /// The pixels of this label that discs of this radius, lying within them, cover: areas, not seams. What is beyond the
-    /// edge of the map is no obstacle to a disc. A radius of 0 gives all of them; one of more than 65,534 is taken for that.
+    /// Morphological opening with a disc: the pixels of this label that discs of this radius, lying within the label,
+    /// cover. Areas beyond the map's edge do not restrict a disc. Radius 0 gives all pixels; a radius above 65,534 is
+    /// clamped.
     pub fn wide_areas(&self, label: u8, radius: f64) -> Vec<bool> {
         let outside: Vec<bool> = self.labels().iter().map(|&other| other != label).collect();
         let centres: Vec<bool> = near(&outside, self.width(), radius).iter().map(|&near| !near).collect();
@@ -12,7 +13,7 @@ impl LabelMap {
     }
 }
 
-/// Whether a pixel of `set` is at most `radius` away, between the centres of pixels.
+/// Whether a pixel of `set` is within `radius`, measured between pixel centres.
 fn near(set: &[bool], width: usize, radius: f64) -> Vec<bool> {
     let radius = radius.min(f64::from(u16::MAX - 1));
     let distances = distances_in_columns(set, width);
@@ -20,7 +21,7 @@ fn near(set: &[bool], width: usize, radius: f64) -> Vec<bool> {
     let mut changes = vec![0i32; width + 1];
     for row in distances.chunks_exact(width) {
         changes.fill(0);
-        // A pixel so far above or below reaches so far to both sides.
+        // A pixel this far above or below reaches this far to both sides.
         for (x, &distance) in row.iter().enumerate().filter(|(_, distance)| f64::from(**distance) <= radius) {
             let reach = (radius * radius - f64::from(distance).powi(2)).sqrt().min(width as f64) as usize;
             changes[x.saturating_sub(reach)] += 1;
@@ -34,7 +35,7 @@ fn near(set: &[bool], width: usize, radius: f64) -> Vec<bool> {
     result
 }
 
-/// How far above or below the next pixel of `set` is; `u16::MAX` where that is farther, or its column has none.
+/// Distance to the next pixel of `set` in the same column; `u16::MAX` if it is farther or there is none.
 fn distances_in_columns(set: &[bool], width: usize) -> Vec<u16> {
     let mut distances: Vec<u16> = set.iter().map(|&inside| if inside { 0 } else { u16::MAX }).collect();
     for i in width..distances.len() {

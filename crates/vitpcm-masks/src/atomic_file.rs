@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all: written beside their place under another name, then renamed.
+//! Atomic file writes: to a temporary file in the same folder, then renamed.
 
 use crate::folder_lock;
 use std::collections::BTreeSet;
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// A file in the making: `path` appears, or is replaced, at [`AtomicFile::commit`] and not before.
+/// A file being written: [`AtomicFile::commit`] creates or replaces `path`.
 ///
-/// Dropped without it, the temporary file is removed and what stood at `path` before stays as it was.
+/// If dropped before, the temporary file is removed and `path` stays as it was.
 #[derive(Debug)]
 pub struct AtomicFile {
     writer: BufWriter<File>,
@@ -19,27 +19,25 @@ pub struct AtomicFile {
     path: PathBuf,
 }
 
-/// Temporary files of this process that are neither in their places nor removed.
+/// Temporary files of this process that are neither committed nor removed.
 static UNFINISHED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn unfinished() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes what this process has half-written, on any thread, for a program that is about to end at once. No further file
-/// can be begun.
+/// Removes all temporary files of this process, for a program that is about to exit. No further file can be started.
 pub fn remove_unfinished() {
     let unfinished = unfinished();
     for temporary in unfinished.iter() {
-        // One that has just been put in its place is not there any more.
+        // A file that was just committed is already gone.
         let _ = fs::remove_file(temporary);
     }
     std::mem::forget(unfinished);
 }
 
 impl AtomicFile {
-    /// Begins a file that shall stand at `path`. A link keeps: what it leads to is replaced. A folder, device or pipe is
-    /// refused.
+    /// Starts a file for `path`. If `path` is a link, its target is replaced. Folders, devices and pipes are refused.
     pub fn create(path: &Path) -> io::Result<AtomicFile> {
         let path = &replaceable(path)?;
         let temporary = temporary_beside(path)?;
@@ -50,7 +48,7 @@ impl AtomicFile {
         Ok(AtomicFile { writer, temporary, path: path.to_path_buf() })
     }
 
-    /// Puts the file in its place, once everything has reached the disk.
+    /// Syncs the file to disk and renames it into place.
     pub fn commit(mut self) -> io::Result<()> {
         self.writer.flush()?;
         self.writer.get_ref().sync_all()?;
@@ -58,7 +56,7 @@ impl AtomicFile {
     }
 }
 
-/// Where a file at `path` really is, or an error if something else than a file is there: a rename would destroy it.
+/// The real path behind `path`; an error if it is not a file, because a rename would destroy it.
 fn replaceable(path: &Path) -> io::Result<PathBuf> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_path_buf()),
@@ -66,7 +64,7 @@ fn replaceable(path: &Path) -> io::Result<PathBuf> {
         Ok(known) if known.is_symlink() => match fs::metadata(path) {
             Ok(target) if target.is_file() => fs::canonicalize(path),
             Ok(_) => Err(not_a_file()),
-            // It leads nowhere: there is nothing to lose.
+            // A dangling link: nothing to lose.
             Err(_) => Ok(path.to_path_buf()),
         },
         Ok(known) if known.is_file() => Ok(path.to_path_buf()),
@@ -75,13 +73,12 @@ fn replaceable(path: &Path) -> io::Result<PathBuf> {
 }
 
 fn not_a_file() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file; expected a place for one")
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
 }
 
 impl Drop for AtomicFile {
     fn drop(&mut self) {
-        // After a commit there is nothing under this name any more. A leftover that cannot be removed changes
-        // nothing about the error that is on its way.
+        // After a commit this does nothing. A leftover that cannot be removed must not hide the original error.
         let _ = fs::remove_file(&self.temporary);
         unfinished().remove(&self.temporary);
     }
@@ -103,20 +100,20 @@ impl Seek for AtomicFile {
     }
 }
 
-/// Calls `fill` with a writer; `path` appears, or is replaced, only once everything has reached the disk.
+/// Calls `fill` with a writer and commits the file to `path`.
 ///
-/// On any failure the temporary file is removed and what stood at `path` before stays as it was.
+/// On failure the temporary file is removed and `path` stays as it was.
 pub fn write(path: &Path, fill: impl FnOnce(&mut AtomicFile) -> io::Result<()>) -> io::Result<()> {
     let mut file = AtomicFile::create(path)?;
     fill(&mut file)?;
     file.commit()
 }
 
-/// Tells this process from an earlier one of the same number, which in a container is the usual case.
+/// Distinguishes this process from an earlier one with the same id, which is common in containers.
 static LAUNCH: LazyLock<String> =
     LazyLock::new(|| format!("{:08x}n", RandomState::new().build_hasher().finish() as u32));
 
-/// Removes what processes of this machine that are gone left half-written below a folder.
+/// Removes temporary files that ended processes of this machine left below a folder.
 pub(crate) fn remove_leftovers(folder: &Path) {
     let is_gone = |(process, launch): (u32, &str)| match process == std::process::id() {
         true => !launch.starts_with(LAUNCH.as_str()),
@@ -125,14 +122,14 @@ pub(crate) fn remove_leftovers(folder: &Path) {
     for entry in walkdir::WalkDir::new(folder).into_iter().flatten() {
         let writer = entry.file_name().to_str().and_then(writer_of);
         if entry.file_type().is_file() && writer.is_some_and(is_gone) {
-            // One that stays is in nobody's way.
+            // One that stays does no harm.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// The process that gave a temporary file its name, and what it made the name its own by: 71 and `5f00c3a1n3` of
-/// `.mask.png.71-5f00c3a1n3.tmp`. Model files, which know nothing of this crate, are named in the same way.
+/// The process id and the unique part of a temporary file's name: 71 and `5f00c3a1n3` of `.mask.png.71-5f00c3a1n3.tmp`.
+/// Model files, whose crate does not depend on this one, use the same pattern.
 fn writer_of(name: &str) -> Option<(u32, &str)> {
     let name = name.strip_prefix('.')?.strip_suffix(".tmp")?;
     let (process, own) = name.rsplit_once('.')?.1.split_once('-')?;
@@ -140,9 +137,9 @@ fn writer_of(name: &str) -> Option<(u32, &str)> {
     is_own.then_some((process.parse().ok()?, own))
 }
 
-/// A name no other thread or process uses, in the same folder so that the rename stays on one file system.
+/// A unique name in the same folder, so that the rename stays on one file system.
 ///
-/// What is left under such a name by a process that was killed goes when its folder is next taken
+/// Leftovers of killed processes are removed when their folder is next locked
 /// ([`FolderLock::take`](crate::FolderLock::take)).
 pub fn temporary_beside(path: &Path) -> io::Result<PathBuf> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
@@ -175,7 +172,7 @@ mod tests {
         fs::create_dir(at("folder")).unwrap();
         for name in ["pipe", "folder"] {
             let error = write(&at(name), |file| file.write_all(b"new")).unwrap_err();
-            assert!(error.to_string().contains("no regular file"), "{name}: {error}");
+            assert!(error.to_string().contains("not a regular file"), "{name}: {error}");
         }
         use std::os::unix::fs::FileTypeExt;
         assert!(fs::symlink_metadata(at("pipe")).unwrap().file_type().is_fifo());
@@ -187,7 +184,7 @@ mod tests {
         fs::create_dir(folder.path().join("last")).unwrap();
         let own = temporary_beside(Path::new("a.png")).unwrap();
         let stay = [own.to_str().unwrap(), "last/mask.png", ".notes.tmp", ".a.b-c.tmp", "x.4294967295-0.tmp"];
-        // The last as an earlier process of our number, in another start of a container, would.
+        // The last one as from an earlier process with our id, in a previous start of a container.
         let predecessor = format!("last/.state.safetensors.{}-00c0ffeen12.tmp", std::process::id());
         let go = [".mask.png.4294967295-0.tmp", ".model.4294967294-a1B2c3.tmp", predecessor.as_str()];
         for name in stay.iter().chain(&go) {

@@ -1,4 +1,4 @@
-//! The names of the classes. Index 0 is always the background; 255 is never a class.
+//! Class names. Index 0 is always the background; 255 is never a class.
 
 use crate::{MaskError, text_file};
 use std::collections::HashMap;
@@ -7,14 +7,14 @@ use std::path::Path;
 /// Name of class 0.
 pub const BACKGROUND: &str = "background";
 
-/// Label 255 is "ignore", so that 254 foreground classes is the most a label map can tell apart.
+/// Label 255 is "ignore", so a label map can distinguish at most 254 foreground classes.
 const MAX_FOREGROUND: usize = 254;
 
-/// Characters of a name: several times what anyone has called a class.
+/// Longest name, in characters.
 const MAX_NAME_CHARS: usize = 255;
 
-/// Why a name cannot be a class's, if it cannot: class lists have one name a line, and names are shown on terminals, in
-/// tables and in other tools' files.
+/// Why a name is not allowed, if so: class lists have one name per line, and names appear on terminals, in tables and
+/// in other tools' files.
 pub fn class_name_fault(name: &str) -> Option<String> {
     const CHARS_SHOWN: usize = 40;
     let is_control = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
@@ -111,20 +111,20 @@ impl Classes {
         Self::from_names((1..=num_foreground).map(|i| format!("class {i}")))
     }
 
-    /// One name a line; empty lines and what follows a `#` at the start of a line are passed over.
+    /// Reads one name per line; empty lines and lines that start with `#` are skipped.
     pub fn from_file(path: &Path) -> Result<Self, MaskError> {
         let text = text_file::read(path).map_err(|e| MaskError::io(path, e))?;
         let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
         let classes = Self::from_names(lines.filter(|line| !line.is_empty() && !line.starts_with('#')))
             .map_err(|error| MaskError::BadClasses(format!("{}: {error}", path.display())))?;
         if classes.len() == 1 {
-            let problem = format!("{}: no class name; expected one a line", path.display());
+            let problem = format!("{}: no class name; expected one per line", path.display());
             return Err(MaskError::BadClasses(problem));
         }
         Ok(classes)
     }
 
-    /// Number of classes, background included. Never zero.
+    /// Number of classes, including background. Never zero.
     #[allow(clippy::len_without_is_empty)] // the background is always there
     pub fn len(&self) -> usize {
         self.names.len()
@@ -140,7 +140,7 @@ impl Classes {
         &self.names
     }
 
-    /// Name of a class, if the index is one.
+    /// Name of a class, if the index is valid.
     pub fn name(&self, index: usize) -> Option<&str> {
         self.names.get(index).map(String::as_str)
     }

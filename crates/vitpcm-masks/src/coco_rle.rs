@@ -1,14 +1,13 @@
 //! COCO's run-length encoding of masks, compressed or not, and its polygon rasterisation.
 //!
-//! All of it agrees to the bit with `pycocotools`, because scores and exchanged files depend on it; this includes
-//! its choice of boundary pixels, which no other rasteriser shares.
+//! Agrees to the bit with `pycocotools`, because scores and exchanged files depend on it, including its choice of
+//! boundary pixels, which no other rasteriser shares.
 
 use crate::MaskError;
 use crate::label_map::checked_num_pixels;
 use std::ops::Range;
 
-/// A binary mask as runs down the columns: the first counts pixels that are off, the next those that are on, and so
-/// on in turn. The runs cover the mask exactly.
+/// A binary mask as column-major runs, alternately off and on, starting with off. The runs cover the mask exactly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rle {
     width: usize,
@@ -16,10 +15,10 @@ pub struct Rle {
     counts: Vec<u32>,
 }
 
-/// Larger polygon coordinates are refused: rasterising takes time in proportion to them.
+/// Larger polygon coordinates are refused, because rasterising time grows with them.
 const MAX_COORDINATE: f64 = 1e6;
 
-/// Most steps, a fifth of a pixel each, along the outline of one polygon: ten million pixels.
+/// Limit on the steps, a fifth of a pixel each, along one polygon's outline: ten million pixels.
 const MAX_STEPS: u64 = 50_000_000;
 
 impl Rle {
@@ -37,8 +36,8 @@ impl Rle {
 
     /// From the compressed form: the printable string of COCO's JSON files.
     ///
-    /// Each count is written in groups of 5 bits from the lowest, a sixth bit saying that more follow, plus 48; from
-    /// the fourth count on it is the difference to the count two before.
+    /// Each count is written in groups of 5 bits, lowest first, with a sixth bit as continuation flag, plus 48; from
+    /// the fourth count on, it is the difference to the count two before.
     pub fn from_compressed(width: usize, height: usize, text: &str) -> Result<Self, MaskError> {
         let mut counts: Vec<u32> = Vec::new();
         let mut bytes = text.bytes();
@@ -71,7 +70,7 @@ impl Rle {
         Self::from_counts(width, height, counts)
     }
 
-    /// From row-major pixels; `is_on` is asked once for each.
+    /// From row-major pixels; `is_on` is called once per pixel.
     pub fn from_pixels(
         width: usize,
         height: usize,
@@ -104,7 +103,7 @@ impl Rle {
         for at in boundary {
             let run = at - previous;
             previous = at;
-            // Two boundaries at one place cancel: the run between them is empty and its neighbours are one.
+            // Two boundaries at the same place cancel: the run between them is empty, and its neighbours merge.
             if joins_last {
                 *counts.last_mut().expect("a run was joined") += run;
                 joins_last = false;
@@ -153,7 +152,7 @@ impl Rle {
         text
     }
 
-    /// Pixels a row.
+    /// Pixels per row.
     pub fn width(&self) -> usize {
         self.width
     }
@@ -163,7 +162,7 @@ impl Rle {
         self.height
     }
 
-    /// Lengths of the runs, off and on in turn, beginning with off.
+    /// Lengths of the runs, alternately off and on, starting with off.
     pub fn counts(&self) -> &[u32] {
         &self.counts
     }
@@ -193,7 +192,7 @@ fn upsampled_points(coordinates: &[f64]) -> Result<Vec<(i32, i32)>, MaskError> {
     if let Some(wrong) = coordinates.iter().find(|value| value.is_nan() || value.abs() > MAX_COORDINATE) {
         return Err(bad(format!("a polygon with the coordinate {wrong}")));
     }
-    // Truncation, not rounding down, for negative values: the reference's cast from double to int.
+    // Truncates negative values towards zero, like the reference's cast from double to int.
     let upsampled = |value: f64| (UPSAMPLING * value + 0.5) as i32;
     let points: Vec<(i32, i32)> =
         coordinates.chunks_exact(2).map(|pair| (upsampled(pair[0]), upsampled(pair[1]))).collect();
@@ -207,7 +206,7 @@ fn upsampled_points(coordinates: &[f64]) -> Result<Vec<(i32, i32)>, MaskError> {
 
 const UPSAMPLING: f64 = 5.0;
 
-/// Column-major positions at which the outline crosses from one side to the other, in the order of the outline.
+/// Column-major positions where the outline crosses, in outline order.
 fn polygon_boundary(width: usize, height: usize, corners: &[(i32, i32)]) -> Vec<u32> {
     let mut boundary = Vec::new();
     let mut previous = None;
@@ -223,7 +222,7 @@ fn polygon_boundary(width: usize, height: usize, corners: &[(i32, i32)]) -> Vec<
     boundary
 }
 
-/// Dense points of one edge, both ends included; the steps run along the longer side.
+/// Dense points of an edge, including both ends; steps run along the longer axis.
 fn for_each_point(from: (i32, i32), to: (i32, i32), mut visit: impl FnMut(i32, i32)) {
     let (dx, dy) = ((from.0 - to.0).abs(), (from.1 - to.1).abs());
     let along_x = dx >= dy;
@@ -231,7 +230,7 @@ fn for_each_point(from: (i32, i32), to: (i32, i32), mut visit: impl FnMut(i32, i
     let (start, end) = if is_flipped { (to, from) } else { (from, to) };
     let steps = dx.max(dy);
     let rise = if along_x { end.1 - start.1 } else { end.0 - start.0 };
-    // No step at all: the reference divides 0 by 0, and never looks at the outcome.
+    // Without a step the reference divides 0 by 0 and ignores the result.
     let slope = if steps == 0 { 0.0 } else { f64::from(rise) / f64::from(steps) };
     for step in 0..=steps {
         let t = if is_flipped { steps - step } else { step };
@@ -243,7 +242,7 @@ fn for_each_point(from: (i32, i32), to: (i32, i32), mut visit: impl FnMut(i32, i
     }
 }
 
-/// The position of a boundary between two neighbouring points, if they lie on the two sides of a column's centre.
+/// The position of a boundary between two neighbouring points, if they lie on opposite sides of a column's centre.
 fn crossing(width: usize, height: usize, previous: (i32, i32), current: (i32, i32)) -> Option<u32> {
     if current.0 == previous.0 {
         return None;
@@ -265,7 +264,7 @@ fn bad(reason: String) -> MaskError {
 mod tests {
     use super::*;
 
-    /// A mask as pycocotools makes it (reference/data/make.py).
+    /// A mask made by pycocotools (reference/data/make.py).
     #[derive(serde::Deserialize)]
     struct Case {
         width: usize,
@@ -339,7 +338,7 @@ mod tests {
         assert_eq!(Rle::from_polygon(3, 2, &[]).unwrap().area(), 0);
     }
 
-    // Found by `vitpcm-fuzz run-lengths`: seconds for a line of text.
+    // Found by `vitpcm-fuzz run-lengths`: a line of text took seconds.
     #[test]
     fn an_outline_that_goes_to_and_fro_for_millions_of_pixels_is_refused() {
         let message = Rle::from_polygon(3, 2, &[-1e6, 0.0, 1e6, 0.0].repeat(16)).unwrap_err().to_string();

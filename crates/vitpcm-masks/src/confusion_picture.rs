@@ -1,4 +1,4 @@
-//! The confusion matrix as a picture: a self-contained SVG that any browser or office program shows.
+//! The confusion matrix as a self-contained SVG.
 
 use crate::{Classes, ConfusionMatrix};
 use std::fmt::Write;
@@ -6,8 +6,8 @@ use std::fmt::Write;
 const CELL: usize = 30;
 const FONT: &str = "font-family=\"Helvetica,Arial,sans-serif\"";
 
-/// Rows are the true classes, columns the predicted ones; a cell is the share of its row in percent. Classes that
-/// occur neither in truth nor in prediction are left out.
+/// Rows are true classes, columns predicted ones; cells are percentages of their row. Classes that occur in neither are
+/// left out.
 pub fn confusion_svg(matrix: &ConfusionMatrix, classes: &Classes) -> String {
     let scores = matrix.scores(classes);
     let shown: Vec<_> =
@@ -71,7 +71,7 @@ pub fn confusion_svg(matrix: &ConfusionMatrix, classes: &Classes) -> String {
     svg
 }
 
-/// White to dark blue. The square root lifts small confusions out of the white.
+/// White to dark blue; the square root makes small confusions visible.
 fn shade(share: f64) -> String {
     let mix = |from: f64, to: f64| (from + (to - from) * share.sqrt()).round() as u8;
     format!("#{:02x}{:02x}{:02x}", mix(255.0, 8.0), mix(255.0, 48.0), mix(255.0, 107.0))

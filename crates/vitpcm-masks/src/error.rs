@@ -1,4 +1,4 @@
-//! What can go wrong with masks; every message names the file or the value and what was expected.
+//! Errors about masks; every message names the file or value and what was expected.
 
 use std::path::PathBuf;
 
@@ -11,23 +11,23 @@ pub enum MaskError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A mask file is not a PNG, or is broken.
+    /// A mask file is not a PNG, or is damaged.
     #[error("{}: not a readable PNG mask: {reason}", path.display())]
     BadPng {
         /// The file.
         path: PathBuf,
-        /// What the decoder said.
+        /// The decoder's error.
         reason: String,
     },
-    /// A PNG that cannot be read as one class index a pixel.
-    #[error("{}: {found}; expected a mask with one class index a pixel (8-bit indexed or grey PNG)", path.display())]
+    /// A PNG without one class index per pixel.
+    #[error("{}: {found}; expected a mask with one class index per pixel (8-bit indexed or grey PNG)", path.display())]
     NotALabelMap {
         /// The file.
         path: PathBuf,
-        /// What was found in it.
+        /// What it holds.
         found: String,
     },
     /// A prediction and its truth differ in size.
@@ -55,25 +55,25 @@ pub enum MaskError {
         map: &'static str,
         /// The offending index.
         label: u8,
-        /// Number of classes, background included.
+        /// Number of classes, including background.
         num_classes: usize,
     },
-    /// Width, height and number of values do not fit together.
+    /// Width, height and number of values do not match.
     #[error("{what}: {found} values, expected {expected}")]
     WrongLength {
         /// The kind of map.
         what: &'static str,
         /// Number of values given.
         found: usize,
-        /// Number of values expected, as a formula with its numbers.
+        /// Number of values expected, as a formula.
         expected: String,
     },
-    /// A map with no pixel, or more than fit in 32 bits.
+    /// A map without pixels, or with more than fit in 32 bits.
     #[error("{width}×{height} is not a valid size: each side at least 1, at most 4294967295 pixels in all")]
     BadSize {
-        /// Width asked for.
+        /// The requested width.
         width: usize,
-        /// Height asked for.
+        /// The requested height.
         height: usize,
     },
     /// A score that is not a probability.
@@ -88,18 +88,18 @@ pub enum MaskError {
         /// Row of the cell.
         y: usize,
     },
-    /// A class list that cannot be used.
+    /// An invalid class list.
     #[error("class list: {0}")]
     BadClasses(String),
-    /// A file of stored scores that cannot be used.
+    /// An invalid score file.
     #[error("{}: {reason}; expected an .npz file with `scores`, `classes` and `size`", path.display())]
     BadScoreFile {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong.
         reason: String,
     },
-    /// Two sub-folders that could both be meant.
+    /// Two subfolders match equally well.
     #[error("{} and {} hold files of the same names; say which of the two folders is meant", one.display(), other.display())]
     AmbiguousFolders {
         /// One of them.

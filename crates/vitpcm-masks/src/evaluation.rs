@@ -1,7 +1,7 @@
-//! Every score of a segmentation, from one confusion matrix.
+//! All segmentation scores, from one confusion matrix.
 //!
-//! Pixels whose truth is 255 do not count at all. A prediction of 255 ("unlabelled") counts as wrong: it lowers the
-//! class of the truth and accuses no other class.
+//! Pixels whose truth is 255 are ignored. A prediction of 255 ("unlabelled") counts as wrong: a false negative of the
+//! true class, but no false positive of any other.
 
 use crate::{Classes, IGNORE, LabelMap, MaskError};
 use serde::Serialize;
@@ -10,19 +10,19 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfusionMatrix {
     num_classes: usize,
-    /// Rows: truth. Columns: prediction, and last the unlabelled pixels.
+    /// Rows: truth. Columns: prediction; the last column counts unlabelled pixels.
     counts: Vec<u64>,
     num_ignored: u64,
 }
 
 impl ConfusionMatrix {
-    /// An empty matrix for `num_classes` classes, background included (1 to 255).
+    /// An empty matrix for `num_classes` classes, including background (1 to 255).
     pub fn new(num_classes: usize) -> Self {
         assert!((1..=255).contains(&num_classes), "a label map tells 1 to 255 classes apart");
         ConfusionMatrix { num_classes, counts: vec![0; num_classes * (num_classes + 1)], num_ignored: 0 }
     }
 
-    /// Number of classes, background included.
+    /// Number of classes, including background.
     pub fn num_classes(&self) -> usize {
         self.num_classes
     }
@@ -44,7 +44,7 @@ impl ConfusionMatrix {
             let (prediction_size, truth_size) = (prediction.size(), truth.size());
             return Err(MaskError::SizeMismatch { prediction_size, truth_size });
         }
-        // Pairs are counted for all labels first: one pass without a branch, and a bad label costs nothing to find.
+        // Counts pairs of all labels first: one branch-free pass that also finds invalid labels.
         let mut pairs = vec![0u32; 1 << 16];
         for (&predicted, &true_label) in prediction.labels().iter().zip(truth.labels()) {
             pairs[usize::from(true_label) << 8 | usize::from(predicted)] += 1;
@@ -77,8 +77,8 @@ impl ConfusionMatrix {
         }
     }
 
-    /// What is not zero, as (truth, prediction, pixels) with 255 for unlabelled and for ignored pixels: one image's
-    /// matrix in a few numbers.
+    /// Non-zero entries as (truth, prediction, pixels), with 255 for unlabelled and ignored pixels: a compact form of
+    /// one image's matrix.
     pub fn entries(&self) -> Vec<(u8, u8, u64)> {
         let label = |class: usize| if class < self.num_classes { class as u8 } else { IGNORE };
         let rows = self.counts.chunks_exact(self.num_classes + 1).enumerate();
@@ -88,7 +88,7 @@ impl ConfusionMatrix {
         counts.chain([(IGNORE, IGNORE, self.num_ignored)]).filter(|entry| entry.2 > 0).collect()
     }
 
-    /// Adds what [`ConfusionMatrix::entries`] gave. On an error nothing is added.
+    /// Adds the result of [`ConfusionMatrix::entries`]. On an error nothing is added.
     pub fn add_entries(&mut self, entries: &[(u8, u8, u64)]) -> Result<(), MaskError> {
         for &(truth, prediction, _) in entries {
             self.check_label("the truth", truth)?;
@@ -109,13 +109,13 @@ impl ConfusionMatrix {
         }
     }
 
-    /// All counts in a fixed order: what several processes add up.
+    /// All counts in a fixed order, for sums over processes.
     pub fn counts_mut(&mut self) -> impl Iterator<Item = &mut u64> {
         self.counts.iter_mut().chain([&mut self.num_ignored])
     }
 
-    /// The same counts without the highest classes that nowhere occur, for masks without a class list; at least
-    /// the background stays.
+    /// The same counts without trailing classes that never occur, for masks without a class list; at least the
+    /// background stays.
     pub fn trimmed(&self) -> ConfusionMatrix {
         let occurs = |class: usize| self.truth_pixels(class) + self.predicted_pixels(class) > 0;
         let num_classes = (1..self.num_classes).rev().find(|&class| occurs(class)).unwrap_or(0) + 1;
@@ -200,7 +200,7 @@ impl ConfusionMatrix {
     }
 }
 
-/// Scores of one class, in percent; `None` where there is nothing to divide by.
+/// Scores of one class, in percent; `None` if undefined.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassScores {
     /// Class index; 0 is background.
@@ -209,9 +209,9 @@ pub struct ClassScores {
     pub name: String,
     /// Intersection over union; `None` for a class in neither truth nor prediction.
     pub iou: Option<f64>,
-    /// Share of the true pixels found (recall); `None` for a class not in the truth.
+    /// Fraction of the true pixels found (recall); `None` for a class not in the truth.
     pub accuracy: Option<f64>,
-    /// Share of the predicted pixels that are right; `None` for a class never predicted.
+    /// Fraction of the predicted pixels that are right; `None` for a class never predicted.
     pub precision: Option<f64>,
     /// Pixels of this class in the truth.
     pub truth_pixels: u64,
@@ -219,27 +219,27 @@ pub struct ClassScores {
     pub predicted_pixels: u64,
 }
 
-/// All scores of a set of masks, in percent; `None` where there is nothing to divide by.
+/// All scores of a set of masks, in percent; `None` if undefined.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Scores {
-    /// Always "percent": how to read the figures below.
+    /// Always "percent".
     pub unit: &'static str,
-    /// Mean IoU over the classes that occur in the truth. On a benchmark that is every class, and the figure papers report.
+    /// Mean IoU over the classes that occur in the truth: on benchmarks all classes, and the figure in papers.
     #[serde(rename = "miou")]
     pub mean_iou: Option<f64>,
-    /// Mean IoU over the classes that occur in truth or prediction: lower where a class is predicted that is nowhere in
+    /// Mean IoU over the classes that occur in truth or prediction: lower if a class is predicted that never occurs in
     /// the truth, whose IoU is 0.
     #[serde(rename = "miou_with_union")]
     pub mean_iou_with_union: Option<f64>,
-    /// The classes that only the second mean counts: predicted, and nowhere in the truth.
+    /// The classes that only the second mean counts: predicted but never in the truth.
     pub classes_only_predicted: Vec<String>,
-    /// Share of all pixels that are right.
+    /// Fraction of all pixels that are right.
     pub pixel_accuracy: Option<f64>,
-    /// Mean over the classes in the truth of the share of their pixels found.
+    /// Mean recall over the classes in the truth.
     pub mean_accuracy: Option<f64>,
-    /// IoU averaged by the number of true pixels of each class.
+    /// IoU weighted by the number of true pixels of each class.
     pub frequency_weighted_iou: Option<f64>,
-    /// IoU of all foreground classes taken as one.
+    /// IoU of all foreground classes merged into one.
     pub foreground_iou: Option<f64>,
     /// IoU of the background.
     pub background_iou: Option<f64>,
@@ -248,7 +248,7 @@ pub struct Scores {
     pub foreground_background_mean_iou: Option<f64>,
     /// Pixels that counted.
     pub num_pixels: u64,
-    /// Pixels passed over because their truth is 255.
+    /// Pixels ignored because their truth is 255.
     pub num_ignored: u64,
     /// Pixels that counted as wrong because their prediction is 255.
     pub num_unlabelled: u64,

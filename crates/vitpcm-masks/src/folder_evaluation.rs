@@ -1,5 +1,5 @@
-//! Folders of masks against folders of masks. One image at a time on every core: memory does not grow with their
-//! number. A bad file is named and the rest is counted.
+//! Compares folders of masks, one image per core at a time, so that memory does not grow with their number. Unreadable
+//! files are reported, and the rest is counted.
 
 use crate::{ConfusionMatrix, MaskError, NameMatch, read_label_png_within};
 use rayon::prelude::*;
@@ -15,21 +15,21 @@ pub struct MaskPair {
     pub truth: PathBuf,
 }
 
-/// Which masks belong together, by their names ([`NameMatch`]).
+/// Masks paired by name ([`NameMatch`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaskPairs {
-    /// Masks to compare, in order of their names.
+    /// Masks to compare, sorted by name.
     pub pairs: Vec<MaskPair>,
-    /// Names of predictions for which there is no truth.
+    /// Names of predictions without a true mask.
     pub without_truth: Vec<PathBuf>,
-    /// Names of truths, or listed names, for which there is no prediction.
+    /// Names of true masks, or listed names, without a prediction.
     pub without_prediction: Vec<PathBuf>,
     /// How names were matched: predictions are the first.
     pub way: NameMatch,
 }
 
 impl MaskPairs {
-    /// Pairs up the PNG files of two folders, at any depth; with `names` (a split's list) only those.
+    /// Pairs the PNG files of two folders, at any depth; with `names` (a split's list) only those.
     pub fn find(predictions: &Path, truths: &Path, names: Option<&[String]>) -> Result<Self, MaskError> {
         let NamedMasks { first: predicted, second: true_masks, way } = NamedMasks::find(predictions, truths)?;
         let names: BTreeSet<PathBuf> = match names {
@@ -50,7 +50,7 @@ impl MaskPairs {
     }
 }
 
-/// The masks of two folders, by the names under which they belong together.
+/// The masks of two folders by their matching names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedMasks {
     /// Those of the first folder.
@@ -69,22 +69,21 @@ impl NamedMasks {
             (first_folder, first.keys().map(PathBuf::as_path)),
             (second_folder, second.keys().map(PathBuf::as_path)),
         )?;
-        // What lies outside the sub-folder in use keeps its name, and has no other half.
+        // Files outside the chosen subfolder keep their name and have no counterpart.
         let first = first.into_iter().map(|(name, path)| (way.first_key(&name).unwrap_or(name), path));
         let second = second.into_iter().map(|(name, path)| (way.second_key(&name).unwrap_or(name), path));
         Ok(NamedMasks { first: first.collect(), second: second.collect(), way })
     }
 }
 
-/// Folders of pictures for people that lie beside masks; what is in them is no mask.
+/// Folders of pictures next to masks; they hold no masks.
 pub const PICTURE_FOLDERS: [&str; 2] = ["overlay", "heatmap"];
 
-/// Folders of exports that lie beside masks, and what tells them from a folder that merely has the same name.
+/// Folders of exports next to masks, and the file that identifies them as such.
 const EXPORT_FOLDERS: [(&str, &str); 3] =
     [("labelme", "labels.txt"), ("voc", "SegmentationClass"), ("yolo", "data.yaml")];
 
-/// All PNG files below a folder, by their path within it without the extension; hidden folders, pictures for people and
-/// exports beside the masks are left out.
+/// All PNG files below a folder, by relative path without extension; skips hidden folders, pictures and exports.
 pub fn mask_files(folder: &Path) -> Result<BTreeMap<PathBuf, PathBuf>, MaskError> {
     files_below(folder, "png")
 }
@@ -128,18 +127,18 @@ fn files_below(folder: &Path, extension: &str) -> Result<BTreeMap<PathBuf, PathB
 pub struct MaskFailure {
     /// The predicted mask.
     pub prediction: PathBuf,
-    /// What was wrong with it, or with its truth.
+    /// What was wrong with it or with its true mask.
     pub error: MaskError,
 }
 
-/// What an evaluation of many masks gives.
+/// Result of an evaluation.
 #[derive(Debug)]
 pub struct FolderEvaluation {
     /// Counts of all images that could be compared.
     pub matrix: ConfusionMatrix,
     /// Number of those images.
     pub num_images: usize,
-    /// The others, in order of their names.
+    /// Failures, sorted by name.
     pub failures: Vec<MaskFailure>,
 }
 
@@ -156,8 +155,8 @@ impl FolderEvaluation {
     }
 }
 
-/// Counts all pairs into one confusion matrix, on every core; the result does not depend on their number. Masks of more
-/// than `max_pixels` pixels are refused ([`MAX_MASK_PIXELS`](crate::MAX_MASK_PIXELS) is the usual limit).
+/// Counts all pairs into one confusion matrix, on all cores; the result does not depend on the number of cores. Masks
+/// of more than `max_pixels` pixels are refused ([`MAX_MASK_PIXELS`](crate::MAX_MASK_PIXELS) is the usual limit).
 pub fn evaluate_pairs(pairs: &[MaskPair], num_classes: usize, max_pixels: u64) -> FolderEvaluation {
     let empty = || FolderEvaluation::empty(num_classes);
     let count = |mut evaluation: FolderEvaluation, pair: &MaskPair| {
@@ -169,7 +168,7 @@ pub fn evaluate_pairs(pairs: &[MaskPair], num_classes: usize, max_pixels: u64) -
         }
         evaluation
     };
-    // rayon keeps the order of indexed items when it reduces, so the failures stay in order too.
+    // rayon's reduce keeps the order of indexed items, so failures stay sorted.
     pairs.par_iter().fold(empty, count).reduce(empty, FolderEvaluation::merged)
 }
 

@@ -1,8 +1,8 @@
-//! One writer for a folder: a second process on the same run or output folder is refused, with the name of the first.
+//! One writer per folder: a second process on the same run or output folder is refused, with the name of the first.
 //!
-//! The operating system holds the lock, so that a process that is killed leaves none. On file systems that several machines
-//! share, such a lock may reach only this machine: there the writer's heartbeat, the time stamp of its lock file, tells a
-//! running process on another machine from one that is gone.
+//! The operating system holds the lock, so a killed process leaves none. On shared file systems such a lock may cover
+//! only one machine: there the writer's heartbeat, the time stamp of its lock file, tells whether a process on another
+//! machine is alive.
 
 use crate::atomic_file;
 use std::fmt::{self, Display, Formatter};
@@ -12,34 +12,34 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The lock file in a folder; gone when its writer is.
+/// The lock file in a folder; its writer removes it.
 pub const LOCK_FILE: &str = ".vitpcm.lock";
 
-/// A writer says so often that it is there.
+/// Interval of the heartbeat.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// Between locking its file and writing it, a writer needs less than this.
+/// Time within which a writer fills its lock file after locking it.
 const JUST_BEGUN: Duration = Duration::from_millis(100);
-/// Whoever has not been heard of for so long, on another machine, is gone.
+/// Without a heartbeat for this long, a process on another machine counts as gone.
 const SILENCE: Duration = Duration::from_secs(7);
 
-/// The right to write into a folder, until it is dropped.
+/// The exclusive right to write into a folder, until dropped.
 #[derive(Debug)]
 pub struct FolderLock {
     file: File,
     path: PathBuf,
-    /// Dropped with the lock, which ends the heartbeat.
+    /// Dropping it ends the heartbeat.
     _heartbeat: SyncSender<()>,
 }
 
-/// Why a folder cannot be had.
+/// Why a folder cannot be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderLockError {
-    /// Another process writes there.
+    /// Another process writes to it.
     #[error("{}: {holder} is writing here; wait for it to end, or choose another folder", folder.display())]
     Held {
         /// The folder.
         folder: PathBuf,
-        /// Who it is.
+        /// The other process.
         holder: Holder,
     },
     /// The lock file could not be written.
@@ -47,21 +47,21 @@ pub enum FolderLockError {
     Io {
         /// The lock file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The process that holds a lock, as its lock file says.
+/// The process that holds a lock, from its lock file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number.
+    /// Its process id.
     pub process: u32,
-    /// The machine it runs on.
+    /// Its machine.
     pub host: String,
-    /// What it does: the name of a command.
+    /// Its command.
     pub command: String,
-    /// When it began, in seconds since 1970.
+    /// Its start time, in seconds since 1970.
     pub since: u64,
 }
 
@@ -73,7 +73,7 @@ impl Display for Holder {
 }
 
 impl FolderLock {
-    /// Takes a folder, which must exist, for `command`. What killed processes left half-written is removed.
+    /// Locks an existing folder for `command`, and removes temporary files of killed processes.
     pub fn take(folder: &Path, command: &str) -> Result<FolderLock, FolderLockError> {
         let path = folder.join(LOCK_FILE);
         let lock = Self::take_file(folder, &path, command, SILENCE)?;
@@ -98,7 +98,7 @@ impl FolderLock {
         let is_held = match (&is_locked, &holder) {
             (IsLocked::ByAnother, _) => true,
             (_, None) => false,
-            // A lock of ours says that the process is gone; without one, its number must do.
+            // If we got the lock, the process is gone; without locks, its process id decides.
             (IsLocked::ByUs, Some(holder)) if holder.host == host => false,
             (IsLocked::Unknown, Some(holder)) if holder.host == host => is_running(holder.process),
             (_, Some(_)) => is_beating(path, silence),
@@ -117,7 +117,7 @@ impl FolderLock {
         let beating = file.try_clone().map_err(failed)?;
         std::thread::spawn(move || {
             while ended.recv_timeout(HEARTBEAT) == Err(RecvTimeoutError::Timeout) {
-                // A beat that is missed for a full disk or a lost network is made up for by the next.
+                // A missed heartbeat (full disk, lost network) is made up by the next.
                 let _ = beating.set_modified(SystemTime::now());
             }
         });
@@ -127,8 +127,8 @@ impl FolderLock {
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // In this order: nobody can have the name and the lock of a file that is about to go. What cannot be removed is an
-        // empty claim, which the next taker recognises.
+        // In this order, nobody can hold both name and lock of a file that is about to be removed. A file that cannot
+        // be removed is recognised as stale by the next process.
         let _ = fs::remove_file(&self.path);
         let _ = self.file.unlock();
     }
@@ -137,11 +137,11 @@ impl Drop for FolderLock {
 enum IsLocked {
     ByUs,
     ByAnother,
-    /// The file system knows no locks.
+    /// The file system has no locks.
     Unknown,
 }
 
-/// The lock file, and whether we have its lock. A file that its owner removed in between is not taken for the one there.
+/// Opens the lock file and tries to lock it. Retries if its owner removed it in between.
 fn open_and_lock(path: &Path) -> io::Result<(File, IsLocked)> {
     loop {
         check_unshared(path)?;
@@ -157,7 +157,7 @@ fn open_and_lock(path: &Path) -> io::Result<(File, IsLocked)> {
     }
 }
 
-/// Refuses a link: the lock is written in place, and would overwrite what the link leads to.
+/// Refuses a link: the lock file is written in place, which would overwrite the link's target.
 fn check_unshared(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(about) if !about.is_file() || has_other_names(&about) => {
@@ -199,7 +199,7 @@ impl Holder {
         file.sync_all()
     }
 
-    /// What a lock file says; nothing where it says nothing whole.
+    /// The content of a lock file; `None` if it is incomplete.
     fn read(file: &mut File) -> Option<Holder> {
         let mut text = String::new();
         file.rewind().ok()?;
@@ -211,8 +211,8 @@ impl Holder {
     }
 }
 
-/// Whether the owner of a lock file, on another machine, is still there. The file is opened for each look: over a network
-/// that is what asks the server.
+/// Whether a lock file's owner on another machine is alive. Opens the file each time, which makes network file systems
+/// ask the server.
 fn is_beating(path: &Path, silence: Duration) -> bool {
     let beat = || File::open(path).and_then(|file| file.metadata()?.modified()).ok();
     let before = beat();
@@ -220,7 +220,7 @@ fn is_beating(path: &Path, silence: Duration) -> bool {
     beat() != before
 }
 
-/// Whether a process of this machine is running; where that cannot be known, it is.
+/// Whether a process of this machine is running; true if unknown.
 pub(crate) fn is_running(process: u32) -> bool {
     let all = Path::new("/proc");
     !all.join("self").exists() || all.join(process.to_string()).exists()
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn what_a_killed_process_left_is_no_lock() {
         let folder = tempfile::tempdir().unwrap();
-        // Even where its number belongs to another process by now.
+        // Even if its process id now belongs to another process.
         for process in [u32::MAX, std::process::id()] {
             leave(folder.path(), process, &host());
             take(folder.path()).unwrap();
@@ -289,7 +289,7 @@ mod tests {
             assert_eq!(fs::read_to_string(&diary).unwrap(), "dear diary");
             fs::remove_file(&lock).unwrap();
         }
-        // A link that leads nowhere makes no file there either.
+        // A dangling link must not create a file either.
         std::os::unix::fs::symlink("nowhere", &lock).unwrap();
         take(folder.path()).unwrap_err();
         assert!(!folder.path().join("nowhere").exists());

@@ -1,11 +1,11 @@
-//! One class index a pixel.
+//! A label map: one class index per pixel.
 
 use crate::MaskError;
 
-/// The label that evaluation and training pass over.
+/// The label that evaluation and training ignore.
 pub const IGNORE: u8 = 255;
 
-/// One class index a pixel, row by row; 0 is background, 255 is [`IGNORE`].
+/// One class index per pixel, row-major; 0 is background, 255 is [`IGNORE`].
 ///
 /// Both sides are at least 1 and the number of pixels fits in 32 bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,13 +26,13 @@ impl LabelMap {
         Ok(LabelMap { width, height, labels })
     }
 
-    /// A map of one label everywhere.
+    /// A map with the same label everywhere.
     pub fn filled(width: usize, height: usize, label: u8) -> Result<Self, MaskError> {
         let num_pixels = checked_num_pixels(width, height)?;
         Ok(LabelMap { width, height, labels: vec![label; num_pixels] })
     }
 
-    /// Pixels a row.
+    /// Pixels per row.
     pub fn width(&self) -> usize {
         self.width
     }
@@ -57,7 +57,7 @@ impl LabelMap {
         self.labels
     }
 
-    /// How many pixels carry each of the 256 labels.
+    /// Number of pixels of each of the 256 labels.
     pub fn histogram(&self) -> [u32; 256] {
         let mut histogram = [0; 256];
         for &label in &self.labels {

@@ -1,6 +1,5 @@
-//! Label maps as PNG files: written as 8-bit indexed pictures in the VOC palette; read from any picture that holds
-//! one class index a pixel. The index is read, never the colour it is shown in, except for colour pictures whose
-//! every colour is one of the palette.
+//! Label maps as PNG files: written as 8-bit indexed images in the VOC palette; read from any image with one class
+//! index per pixel. The index counts, not its colour, except in RGB images that consist of palette colours only.
 
 use crate::label_map::checked_num_pixels;
 use crate::palette::{voc_label, voc_palette};
@@ -11,10 +10,10 @@ use std::fs::File;
 use std::io::{self, BufReader, Write};
 use std::path::Path;
 
-/// The largest mask that is read where nothing else is said, in pixels: as many as `segment` takes by default.
+/// Default limit on a mask's pixels, the same as in `segment`.
 pub const MAX_MASK_PIXELS: u64 = 400_000_000;
 
-/// Writes an 8-bit indexed PNG in the VOC palette; the file appears whole or not at all.
+/// Writes an 8-bit indexed PNG in the VOC palette, atomically.
 pub fn write_label_png(path: &Path, map: &LabelMap) -> Result<(), MaskError> {
     atomic_file::write(path, |file| encode_label_png(file, map)).map_err(|source| MaskError::io(path, source))
 }
@@ -26,7 +25,7 @@ pub fn encode_label_png(writer: impl Write, map: &LabelMap) -> io::Result<()> {
     encoder.set_color(ColorType::Indexed);
     encoder.set_depth(BitDepth::Eight);
     encoder.set_palette(voc_palette());
-    // Runs of equal labels compress well as they are; a filter only costs time.
+    // Runs of equal labels compress well without a filter, which only costs time.
     encoder.set_filter(png::Filter::NoFilter);
     let mut writer = encoder.write_header()?;
     writer.write_image_data(map.labels())?;
@@ -40,8 +39,8 @@ pub fn read_label_png_size(path: &Path) -> Result<(usize, usize), MaskError> {
     Ok((header.width, header.height))
 }
 
-/// Reads a mask: indexed or grey PNG of 1 to 8 bits, 16-bit grey with values below 256, or a colour picture made of
-/// VOC palette colours only.
+/// Reads a mask: indexed or grey PNG of 1 to 8 bits, 16-bit grey with values below 256, or RGB in VOC palette colours
+/// only.
 pub fn read_label_png(path: &Path) -> Result<LabelMap, MaskError> {
     read_label_png_within(path, MAX_MASK_PIXELS)
 }
@@ -73,7 +72,7 @@ fn open(path: &Path) -> Result<(FileDecoder, PngHeader), MaskError> {
     let file = File::open(path).map_err(|e| MaskError::io(path, e))?;
     let (mut decoder, header) = open_png(BufReader::new(file))
         .map_err(|e| MaskError::BadPng { path: path.to_path_buf(), reason: e.to_string() })?;
-    // Indices as they are stored: without this a palette would be expanded to colours and the labels lost.
+    // Keeps indices: by default the decoder would expand the palette to colours and lose the labels.
     decoder.set_transformations(Transformations::IDENTITY);
     Ok((decoder, header))
 }
@@ -100,7 +99,7 @@ fn labels_of_samples(
     }
 }
 
-/// Rows of samples of 1, 2 or 4 bits, high bits first, each row padded to whole bytes.
+/// Rows of 1-, 2- or 4-bit samples, high bits first, each row padded to whole bytes.
 fn unpack(samples: &[u8], width: usize, line_size: usize, bits: usize) -> Vec<u8> {
     let mask = (1u8 << bits) - 1;
     let per_byte = 8 / bits;
@@ -211,7 +210,7 @@ mod tests {
         let bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x08\x01\0\0\x02\x08\x06\0\0\0\x72\xef\x89\xae\0\0\0\x0fIDATx\x9ccb";
         std::fs::write(&path, bytes).unwrap();
         let message = read_label_png(&path).unwrap_err().to_string();
-        assert!(message.contains("promises 553648194 bytes, more than 45 bytes"), "{message}");
+        assert!(message.contains("claims 553648194 bytes, more than 45 bytes"), "{message}");
     }
 
     #[test]

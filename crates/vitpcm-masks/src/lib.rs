@@ -1,5 +1,5 @@
-//! Label maps and score maps, and everything that needs nothing but them: resampling, indexed PNG files in the
-//! VOC palette, and evaluation from one confusion matrix.
+//! Label maps and score maps, and everything that depends on nothing else: resampling, indexed PNG files in the VOC
+//! palette, and evaluation from one confusion matrix.
 //!
 //! Arrays in, arrays and files out. This crate knows no tensor, no data set and no network.
 //!

@@ -1,6 +1,6 @@
-//! Which files of two folders belong together by their names: the same path below both; else, where one folder holds the other's
-//! paths one level down (`masks/images/a.png` for `a.jpg`), those; else file names. Every command that reads masks beside images or
-//! other masks asks here, and says what it did by [`NameMatch::remark`].
+//! Matches the files of two folders by name: by equal relative paths; else, if one folder has the other's paths one
+//! level down (`masks/images/a.png` for `a.jpg`), by those; else by file names. Every command that reads masks for
+//! images or other masks uses it and reports the result with [`NameMatch::remark`].
 
 use crate::MaskError;
 use std::collections::{BTreeMap, HashSet};
@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 /// How the names of two folders correspond. A name is a path below the folder, without extension.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NameMatch {
-    /// The same path below both.
+    /// Equal relative paths.
     #[default]
     Straight,
-    /// The first folder's files lie in this sub-folder of it.
+    /// The first folder's files are in this subfolder of it.
     FirstBelow(PathBuf),
-    /// The second folder's files lie in this sub-folder of it.
+    /// The second folder's files are in this subfolder of it.
     SecondBelow(PathBuf),
-    /// By file name alone, which no two files of a folder share.
+    /// By file name alone, unique within each folder.
     FileNames,
 }
 
 impl NameMatch {
-    /// Looks at two folders and the names in them. Whatever matches straight away decides; else the way that matches most.
-    /// Sub-folders that match equally well are an error that names them.
+    /// Compares two folders' names. Equal paths decide if there are any, otherwise the rule with most matches.
+    /// Subfolders that match equally well are an error that names them.
     pub fn of<'a>(
         (first_folder, first): (&Path, impl IntoIterator<Item = &'a Path>),
         (second_folder, second): (&Path, impl IntoIterator<Item = &'a Path>),
@@ -51,7 +51,7 @@ impl NameMatch {
         }
     }
 
-    /// What a name of the first folder is matched by; nothing where it lies outside.
+    /// The key of a name in the first folder; `None` if it lies outside the subfolder.
     pub fn first_key(&self, name: &Path) -> Option<PathBuf> {
         match self {
             NameMatch::FirstBelow(folder) => name.strip_prefix(folder).ok().map(Path::to_path_buf),
@@ -59,7 +59,7 @@ impl NameMatch {
         }
     }
 
-    /// What a name of the second folder is matched by; nothing where it lies outside.
+    /// The key of a name in the second folder; `None` if it lies outside the subfolder.
     pub fn second_key(&self, name: &Path) -> Option<PathBuf> {
         match self {
             NameMatch::SecondBelow(folder) => name.strip_prefix(folder).ok().map(Path::to_path_buf),
@@ -74,7 +74,7 @@ impl NameMatch {
         }
     }
 
-    /// Where the first folder's files lie.
+    /// The folder with the first folder's files.
     pub fn first_place(&self, folder: &Path) -> PathBuf {
         match self {
             NameMatch::FirstBelow(below) => folder.join(below),
@@ -82,7 +82,7 @@ impl NameMatch {
         }
     }
 
-    /// Where the second folder's files lie.
+    /// The folder with the second folder's files.
     pub fn second_place(&self, folder: &Path) -> PathBuf {
         match self {
             NameMatch::SecondBelow(below) => folder.join(below),
@@ -90,7 +90,7 @@ impl NameMatch {
         }
     }
 
-    /// One line on where files were found, if not where one would look first.
+    /// One line on where files were found, if not in the obvious place.
     pub fn remark(&self, first: &Path, second: &Path) -> Option<String> {
         let below = |folder: &Path, place: PathBuf| {
             Some(format!("{}: looked one level down, in {}", folder.display(), place.display()))
@@ -108,7 +108,7 @@ impl NameMatch {
     }
 }
 
-/// How many names of `flat` lie in one sub-folder of `deep`, at most, and in which: several where they have as many.
+/// The subfolders of `deep` that contain most names of `flat`, and how many: several in case of a tie.
 fn sub_folders_with_most(deep: &HashSet<&Path>, flat: &HashSet<&Path>) -> (usize, Vec<PathBuf>) {
     let mut counts: BTreeMap<PathBuf, usize> = BTreeMap::new();
     for name in deep {
@@ -124,7 +124,7 @@ fn sub_folders_with_most(deep: &HashSet<&Path>, flat: &HashSet<&Path>) -> (usize
     (most, counts.into_keys().collect())
 }
 
-/// How many file names are in both; none where a folder has one twice.
+/// The number of common file names; zero if a folder has one twice.
 fn num_same_file_names(first: &HashSet<&Path>, second: &HashSet<&Path>) -> usize {
     let file_names = |names: &HashSet<&Path>| -> HashSet<OsString> {
         names.iter().filter_map(|name| name.file_name()).map(OsString::from).collect()
@@ -154,11 +154,11 @@ mod tests {
         check(&["a"], &["a", "images/a", "images/b"], NameMatch::Straight);
         check(&["images/a", "images/b"], &["a", "b"], NameMatch::FirstBelow(below("images")));
         check(&["a", "b"], &["images/a", "images/b"], NameMatch::SecondBelow(below("images")));
-        // The same file names in two folders: only the level tells.
+        // The same file names in two folders: only the paths can decide.
         check(&["x/a", "y/a"], &["images/x/a", "images/y/a"], NameMatch::SecondBelow(below("images")));
-        // The sub-folder with most.
+        // The subfolder with most matches.
         check(&["a", "b", "c"], &["old/a", "new/a", "new/b"], NameMatch::SecondBelow(below("new")));
-        // Two levels, or spread over folders.
+        // Two levels down, or spread over folders.
         check(&["a", "b"], &["deep/images/a", "deep/images/b"], NameMatch::FileNames);
         check(&["a", "b"], &["x/a", "y/b"], NameMatch::FileNames);
         check(&["a", "b"], &["c"], NameMatch::Straight);

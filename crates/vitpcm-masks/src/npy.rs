@@ -1,12 +1,12 @@
-//! NumPy's array format, version 1.0: just what score maps need, with every length checked before it is believed.
+//! NumPy's array format, version 1.0, as far as score maps need it; every length is checked before use.
 
 use half::f16;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// Headers longer than this are not read; NumPy itself writes about a hundred bytes.
+/// Longest header that is read; NumPy writes about a hundred bytes.
 const MAX_HEADER: usize = 1 << 16;
 
-/// An array as bytes of a `.npy` file: NumPy's name of the type, the shape, the values in C order.
+/// An array as a `.npy` file: NumPy's type name, the shape, the values in C order.
 pub fn encoded(descr: &str, shape: &[usize], data: &[u8]) -> Vec<u8> {
     let sizes: Vec<String> = shape.iter().map(|size| format!("{size},")).collect();
     let dictionary =
@@ -39,7 +39,7 @@ pub(crate) struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// Reads an array in C order whose bytes are all there.
+    /// Parses an array in C order and checks that all its bytes are there.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Array<'a>, String> {
         let rest = bytes.strip_prefix(MAGIC).ok_or("not a NumPy array")?;
         let (start, length) = match rest {
@@ -50,7 +50,7 @@ impl<'a> Array<'a> {
         if length > MAX_HEADER {
             return Err(format!("a NumPy header of {length} bytes"));
         }
-        let header = rest.get(start..start + length).ok_or("the NumPy header is cut off")?;
+        let header = rest.get(start..start + length).ok_or("the NumPy header is truncated")?;
         let header = std::str::from_utf8(header).map_err(|_| "the NumPy header is not text")?;
         let descr = quoted(after(header, "'descr':")?)?;
         if !after(header, "'fortran_order':")?.starts_with("False") {
@@ -97,7 +97,7 @@ impl<'a> Array<'a> {
         }
     }
 
-    /// The values of an array of whole numbers, none negative.
+    /// The values of an array of non-negative integers.
     pub(crate) fn integers(&self) -> Result<Vec<usize>, String> {
         let data = self.data;
         let signed: Vec<i64> = match self.descr {

@@ -1,10 +1,11 @@
-//! Colours of classes. In mask files: those of PASCAL VOC, defined for all 256 labels, which readers of masks expect. Over
-//! photographs, in reports and in the viewer: colours that stand out on skin, leaves and steel.
+//! Class colours. In mask files: PASCAL VOC's, defined for all 256 labels, which readers expect. Over photographs, in
+//! reports and in the viewer: colours with good contrast to skin, leaves and steel.
 
 use crate::IGNORE;
 
-/// Colours of the first classes over photographs. Chosen one by one as the colour furthest in CIELAB from those before it, among
-/// colours at least 42 from leaves, skin, soil and greys; greens were moved back. The tests hold the distances.
+/// Colours of the first classes over photographs. Each was chosen as the colour furthest in CIELAB from those before
+/// it, at a distance of at least 42 from leaves, skin, soil and greys, with greens moved to the end. Tests check the
+/// distances.
 const DISPLAY_COLOURS: [[u8; 3]; 24] = [
     [255, 0, 195],
     [0, 150, 255],
@@ -32,7 +33,7 @@ const DISPLAY_COLOURS: [[u8; 3]; 24] = [
     [120, 0, 210],
 ];
 
-/// Colour of a label in pictures for people: overlays, reports, the viewer. Background is grey, "ignore" is white.
+/// Colour of a label in overlays, reports and the viewer. Background is grey, "ignore" is white.
 pub fn display_colour(label: u8) -> [u8; 3] {
     match label {
         0 => [110, 116, 114],
@@ -44,7 +45,7 @@ pub fn display_colour(label: u8) -> [u8; 3] {
     }
 }
 
-/// More classes than anyone tells apart by colour: hues at the golden angle, in three strengths.
+/// For more classes than people can tell apart by colour: hues at the golden angle, in three strengths.
 fn further_colour(label: u8) -> [u8; 3] {
     let sector = (f32::from(label) * 137.508 % 360.0) / 60.0;
     let (saturation, value) = [(1.0, 1.0), (0.6, 0.95), (1.0, 0.7)][usize::from(label) % 3];
@@ -55,8 +56,8 @@ fn further_colour(label: u8) -> [u8; 3] {
     })
 }
 
-/// Colour of a label, as the VOC devkit computes it: the label's bits, three at a time, become the high bits of
-/// red, green and blue.
+/// Colour of a label, as in the VOC devkit: the label's bits, three at a time, become the high bits of red, green and
+/// blue.
 pub const fn voc_colour(label: u8) -> [u8; 3] {
     let mut colour = [0u8; 3];
     let mut bits = label;
@@ -71,12 +72,12 @@ pub const fn voc_colour(label: u8) -> [u8; 3] {
     colour
 }
 
-/// The whole palette as a PNG file stores it: red, green, blue of label 0, of label 1, …
+/// The whole palette as PNG stores it: red, green, blue of label 0, of label 1, …
 pub fn voc_palette() -> Vec<u8> {
     (0..=255).flat_map(voc_colour).collect()
 }
 
-/// The label of a colour, if the palette has it. Used for masks saved as colour pictures.
+/// The label of a colour, if the palette has it, for masks saved as RGB.
 pub fn voc_label(colour: [u8; 3]) -> Option<u8> {
     // Inverse of `voc_colour`: bit 7 - i of each channel is bit 3 i + channel of the label.
     let mut label = 0u32;
@@ -150,7 +151,7 @@ mod tests {
                 assert!(distance >= 40.0, "class {label} on {surface:?}: {distance:.0}");
             }
         }
-        // The palette of mask files would not do: its third class is nearly a leaf.
+        // The palette of mask files would not do: its third class is nearly leaf green.
         assert!(surfaces.iter().any(|&surface| distance(voc_colour(3), surface) < 40.0));
     }
 

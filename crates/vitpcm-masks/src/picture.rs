@@ -1,4 +1,4 @@
-//! Pictures for people: a mask over its image, and a class's scores as a heat map with its colour bar.
+//! Pictures for people: a mask over its image, and a class's scores as a heat map with a colour bar.
 
 use crate::palette::display_colour;
 use crate::resampling::{Alignment, resize_plane};
@@ -9,7 +9,7 @@ use std::path::Path;
 /// An 8-bit RGB picture, interleaved, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// Pixels a row.
+    /// Pixels per row.
     pub width: usize,
     /// Number of rows.
     pub height: usize,
@@ -18,7 +18,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// The picture as the bytes of a PNG file.
+    /// Encodes the picture as PNG.
     ///
     /// # Panics
     /// If `rgb` does not hold three values for each of `width × height` pixels, or a side does not fit in 32 bits.
@@ -26,7 +26,7 @@ impl Picture {
         png_bytes((self.width, self.height), png::ColorType::Rgb, &self.rgb)
     }
 
-    /// Writes a PNG, whole or not at all.
+    /// Writes a PNG atomically.
     pub fn write_png(&self, path: &Path) -> Result<(), MaskError> {
         let bytes = self.png();
         atomic_file::write(path, |file| file.write_all(&bytes)).map_err(|source| MaskError::io(path, source))
@@ -39,8 +39,8 @@ impl Picture {
     }
 }
 
-/// The colours of classes ([`display_colour`]) over the image, `opacity` strong, with the outlines of all regions at full strength.
-/// Background stays as it is; ignored pixels turn white.
+/// Class colours ([`display_colour`]) over the image with this opacity, and the outlines of all regions at full
+/// opacity. Background is unchanged; ignored pixels turn white.
 ///
 /// # Panics
 /// If `image_rgb` (interleaved) does not have the mask's size.
@@ -56,8 +56,7 @@ pub fn overlay(image_rgb: &[u8], mask: &LabelMap, opacity: f32) -> Picture {
     picture
 }
 
-/// What [`overlay`] lays over an image, as the bytes of a PNG that is transparent elsewhere: a page can show it over the
-/// image, or not.
+/// The layer that [`overlay`] draws, as a PNG that is transparent elsewhere, for pages that can show and hide it.
 pub fn mask_layer_png(mask: &LabelMap, opacity: f32) -> Vec<u8> {
     let mut rgba = vec![0; 4 * mask.labels().len()];
     for (i, [red, green, blue], strength) in coloured_pixels(mask, opacity) {
@@ -66,7 +65,7 @@ pub fn mask_layer_png(mask: &LabelMap, opacity: f32) -> Vec<u8> {
     png_bytes(mask.size(), png::ColorType::Rgba, &rgba)
 }
 
-/// The pixels of a mask that are not background: index, colour, and how strongly it covers the image.
+/// The non-background pixels of a mask: index, colour and opacity.
 fn coloured_pixels(mask: &LabelMap, opacity: f32) -> impl Iterator<Item = (usize, [u8; 3], f32)> + '_ {
     let ((width, height), labels) = (mask.size(), mask.labels());
     labels.iter().enumerate().filter(|(_, label)| **label != 0).map(move |(i, &label)| {
@@ -89,11 +88,11 @@ fn png_bytes((width, height): (usize, usize), kind: png::ColorType, pixels: &[u8
     bytes
 }
 
-/// Height of the colour bar, its distance from the picture and the room for its figures.
+/// Height of the colour bar, its distance from the picture and the height of its labels.
 const BAR: [usize; 3] = [10, 6, 12];
 
 /// One class's scores as colours (0 dark violet, 1 yellow, as in the paper's figure), enlarged to `size` = (width,
-/// height), with a colour bar from 0 to 1 under it.
+/// height), with a colour bar from 0 to 1 below.
 pub fn heat_map(scores: &ScoreMap, class: usize, size: (usize, usize)) -> Picture {
     let (width, height) = size;
     let plane = resize_plane(scores.plane(class), scores.size(), size, Alignment::HalfPixel);
@@ -133,7 +132,7 @@ pub fn viridis(value: f32) -> [u8; 3] {
     [0, 1, 2].map(|c| (POINTS[first][c] * (1.0 - t) + POINTS[first + 1][c] * t).round() as u8)
 }
 
-/// Figures of 3 × 5 dots, enough for a colour bar.
+/// Digits of 3 × 5 dots, for the colour bar.
 fn put_text(picture: &mut Picture, text: &str, x: usize, y: usize) {
     for (i, character) in text.chars().enumerate() {
         let dots: [u8; 5] = match character {

@@ -1,18 +1,17 @@
-//! The one resampling rule of the project, in the two conventions people use. Bilinear for scores, nearest for
-//! labels. Resampling is separable, so that all there is to know is how one axis of `from` samples becomes one of
-//! `to` samples.
+//! The project's only resampling code, in the two common conventions: bilinear for scores, nearest for labels.
+//! Resampling is separable, so everything is defined for one axis of `from` samples that becomes one of `to` samples.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Where samples sit.
+/// Where samples are located.
 ///
-/// *Half-pixel*: a sample is the centre of a pixel; the outer edges of both grids coincide. *Align-corners*: the
-/// first and last samples of both grids coincide, which moves patch centres by up to half a patch (`official`).
+/// *Half-pixel*: a sample is a pixel's centre; the outer edges of both grids coincide. *Align-corners*: the first and
+/// last samples of both grids coincide, which shifts patch centres by up to half a patch (`official`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Alignment {
-    /// Pixel centres at i + ½; antialiased (a wider triangle) when shrinking.
+    /// Pixel centres at i + ½; antialiased (with a wider triangle) when shrinking.
     #[default]
     HalfPixel,
     /// End points coincide; never antialiased.
@@ -28,13 +27,13 @@ impl Alignment {
         }
     }
 
-    /// The convention of that name.
+    /// The convention with this name.
     pub fn from_name(name: &str) -> Option<Alignment> {
         [Alignment::HalfPixel, Alignment::AlignCorners].into_iter().find(|alignment| alignment.name() == name)
     }
 }
 
-/// For every output sample of one axis: the first input sample it reads and the weights from there on.
+/// For each output sample of one axis: its first input sample and the weights from there on.
 ///
 /// All outputs have the same number of weights (`taps`); the weights of one output sum to 1.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,7 +53,7 @@ impl Axis {
         }
     }
 
-    /// A triangle around the output's centre; as wide as the input's pixels when growing, as the output's when
+    /// A triangle around the output's centre, as wide as the input's pixels when enlarging and as the output's when
     /// shrinking.
     fn half_pixel(from: usize, to: usize) -> Axis {
         let scale = from as f64 / to as f64;
@@ -82,7 +81,7 @@ impl Axis {
         Self::from_rows(from, rows)
     }
 
-    /// Gives all rows the same number of weights (zeros added inside the axis) and normalises them to sum 1.
+    /// Pads all rows to the same number of weights and normalises their sums to 1.
     fn from_rows(from: usize, rows: impl Iterator<Item = (usize, Vec<f64>)>) -> Axis {
         let rows: Vec<(usize, Vec<f64>)> = rows.collect();
         let taps = rows.iter().map(|(_, weights)| weights.len()).max().unwrap_or(1);
@@ -105,7 +104,7 @@ impl Axis {
         self.starts.len()
     }
 
-    /// The axis of some of the output samples only.
+    /// The axis restricted to some output samples.
     pub fn outputs(&self, range: std::ops::Range<usize>) -> Axis {
         Axis {
             starts: self.starts[range.clone()].to_vec(),
@@ -122,7 +121,7 @@ impl Axis {
     /// Resamples one row of values.
     pub fn apply(&self, values: &[f32], outputs: &mut [f32]) {
         if self.taps == 2 {
-            // The common case, enlarging, without the inner loop.
+            // Enlarging, the common case, without the inner loop.
             for ((output, &start), weights) in
                 outputs.iter_mut().zip(&self.starts).zip(self.weights.chunks_exact(2))
             {
@@ -137,7 +136,7 @@ impl Axis {
         }
     }
 
-    /// Output sample `output` of an axis whose samples are whole rows of `row_length` values each.
+    /// Output sample `output` of an axis whose samples are rows of `row_length` values.
     pub fn combine_rows(&self, output: usize, rows: &[f32], row_length: usize, combined: &mut [f32]) {
         let (start, weights) = self.taps(output);
         combined.fill(0.0);
@@ -171,7 +170,7 @@ impl Part {
     }
 }
 
-/// One plane of `from` = (width, height) values, row by row, bilinearly resampled to `to`.
+/// Resamples one plane of `from` = (width, height) values, row-major, bilinearly to `to`.
 pub fn resize_plane(
     plane: &[f32],
     from: (usize, usize),
@@ -190,8 +189,8 @@ pub fn resize_plane(
     resized
 }
 
-/// A part of what an 8-bit RGB picture (interleaved, row by row) becomes when it is resampled to the size `to`:
-/// three planes (red, green, blue) of 0..=255. Neither the whole result nor a float copy of the picture is held.
+/// A part of an 8-bit RGB picture (interleaved, row-major) resampled to the size `to`, as three planes (red, green,
+/// blue) of 0..=255. Neither the whole result nor a float copy of the picture is allocated.
 pub fn resize_rgb8(
     rgb: &[u8],
     from: (usize, usize),
@@ -232,7 +231,7 @@ pub fn resize_rgb8(
 pub fn nearest_indices(from: usize, to: usize, alignment: Alignment) -> Vec<usize> {
     assert!(from > 0 && to > 0, "an axis has at least one sample");
     let index = |i: usize| match alignment {
-        // floor((i + ½) · from / to), in whole numbers so that no rounding decides.
+        // floor((i + ½) · from / to), in integers so that rounding cannot matter.
         Alignment::HalfPixel => (2 * i + 1) * from / (2 * to),
         // round(i · (from − 1) / (to − 1)), halves up.
         Alignment::AlignCorners if to > 1 => (2 * i * (from - 1) + (to - 1)) / (2 * (to - 1)),

@@ -1,5 +1,6 @@
-//! Score maps as `.npz` files: `scores` (classes × height × width of the grid, 16-bit floats), `classes` (their
-//! names, background first), `size` (height and width of the image) and `alignment` (how both lie on each other). Plain NumPy reads them; so does `refine`.
+//! Score maps as `.npz` files: `scores` (classes × height × width of the grid, 16-bit floats), `classes` (names,
+//! background first), `size` (height and width of the image) and `alignment` (of the grid with the image). NumPy reads
+//! them, and so does `refine`.
 
 use crate::npy::{Array, encoded, encoded_strings};
 use crate::resampling::Alignment;
@@ -11,32 +12,32 @@ use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-/// The largest score map that is read from an `.npz` file, in bytes: 81 classes for the patches of 400 million pixels.
+/// Limit on a score map in an `.npz` file, in bytes: 81 classes for the patches of 400 million pixels.
 const MAX_SCORE_BYTES: u64 = 1 << 28;
-/// The same for what is said about it.
+/// The same for the other arrays.
 const MAX_WORD_BYTES: u64 = 1 << 20;
 
-/// A score map with what is needed to make a mask of it.
+/// A score map with everything needed to make a mask.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredScores {
     /// The scores on the grid.
     pub scores: ScoreMap,
-    /// Names of the classes.
+    /// Class names.
     pub classes: Classes,
     /// Width and height of the image.
     pub image_size: (usize, usize),
-    /// How grid and image lie on each other.
+    /// How the grid is aligned with the image.
     pub alignment: Alignment,
 }
 
 impl StoredScores {
-    /// Writes an `.npz` file, whole or not at all.
+    /// Writes an `.npz` file atomically.
     pub fn write(&self, path: &Path) -> Result<(), MaskError> {
         let bytes = self.npz();
         atomic_file::write(path, |file| file.write_all(&bytes)).map_err(|source| MaskError::io(path, source))
     }
 
-    /// The bytes of an `.npz` file.
+    /// Encodes an `.npz` file.
     pub fn npz(&self) -> Vec<u8> {
         let (width, height) = self.scores.size();
         let values: Vec<u8> =
@@ -66,18 +67,18 @@ impl StoredScores {
         Self::read_within(path, 0)
     }
 
-    /// The same for images of up to `max_pixels`: one byte of scores for each, where that is more than usual.
+    /// The same for images of up to `max_pixels`: one byte of scores per pixel, if that is more than the default.
     pub fn read_within(path: &Path, max_pixels: u64) -> Result<StoredScores, MaskError> {
         let bad = |reason: String| MaskError::BadScoreFile { path: path.to_path_buf(), reason };
         let file = File::open(path).map_err(|e| MaskError::io(path, e))?;
         let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|e| bad(e.to_string()))?;
-        // Files of other programs need not say it.
+        // Optional in files of other programs.
         let has_alignment = archive.index_for_name("alignment.npy").is_some();
         let mut entry = |name: &str, most: u64| -> Result<Vec<u8>, MaskError> {
             let file = archive.by_name(&format!("{name}.npy"));
             let file = file.map_err(|_| bad(format!("no array `{name}`")))?;
             let too_long = || bad(format!("`{name}` has more than {most} bytes"));
-            // By its own word first; what lies is found out below.
+            // The declared size first; a false one is found below.
             if file.size() > most {
                 return Err(too_long());
             }
@@ -121,7 +122,7 @@ impl StoredScores {
     }
 }
 
-/// Writes a label map as a `.npy` array (height × width, 8-bit), whole or not at all.
+/// Writes a label map as a `.npy` array (height × width, 8-bit), atomically.
 pub fn write_label_npy(path: &Path, map: &LabelMap) -> Result<(), MaskError> {
     let bytes = encoded("|u1", &[map.height(), map.width()], map.labels());
     atomic_file::write(path, |file| file.write_all(&bytes)).map_err(|source| MaskError::io(path, source))
@@ -204,7 +205,7 @@ mod tests {
             message.contains("bomb.npz") && message.contains("`scores` has more than 268435456 bytes"),
             "{message}"
         );
-        // Where larger images are welcome, so are their scores: these end as what they are, no array.
+        // With larger images allowed, larger scores are too: these fail because they are no array.
         let message = StoredScores::read_within(&path, 1 << 29).unwrap_err().to_string();
         assert!(message.contains("`scores`") && !message.contains("more than"), "{message}");
     }

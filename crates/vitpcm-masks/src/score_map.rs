@@ -1,14 +1,14 @@
-//! Per class, per grid cell or pixel, a probability.
+//! A score map: a probability per class and grid cell or pixel.
 
 use crate::label_map::checked_num_pixels;
 use crate::resampling::{Alignment, Axis, nearest_indices};
 use crate::{LabelMap, MaskError};
 use rayon::prelude::*;
 
-/// Rounding may carry a probability this far past 1.
+/// Probabilities may exceed 1 by this much through rounding.
 const TOLERANCE: f32 = 1e-3;
 
-/// Probabilities of every class at every cell: one plane of rows after the other, class 0 first.
+/// Probabilities of every class at every cell, as row-major planes, class 0 first.
 ///
 /// All values are finite and lie in 0..=1 (up to rounding); at most 255 classes.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,12 +39,12 @@ impl ScoreMap {
         Ok(ScoreMap { num_classes, width, height, scores })
     }
 
-    /// Number of classes, background included.
+    /// Number of classes, including background.
     pub fn num_classes(&self) -> usize {
         self.num_classes
     }
 
-    /// Cells a row.
+    /// Cells per row.
     pub fn width(&self) -> usize {
         self.width
     }
@@ -69,21 +69,21 @@ impl ScoreMap {
         self.scores
     }
 
-    /// The plane of one class, row by row.
+    /// The plane of one class, row-major.
     pub fn plane(&self, class: usize) -> &[f32] {
         let num_cells = self.width * self.height;
         &self.scores[class * num_cells..][..num_cells]
     }
 
-    /// The largest score of every class: what global max pooling gives.
+    /// The maximum score of every class, as in global max pooling.
     pub fn peaks(&self) -> Vec<f32> {
         (0..self.num_classes).map(|class| self.plane(class).iter().copied().fold(0.0, f32::max)).collect()
     }
 
-    /// Conditioning on known tags (docs/reference/method.md): absent classes become 0, each present class is divided by its peak,
-    /// each cell is renormalised to sum 1. The background always counts as present.
+    /// Conditioning on known tags (docs/reference/method.md): absent classes become 0, each present class is divided by
+    /// its peak, and each cell is renormalised to sum 1. Background always counts as present.
     ///
-    /// A cell where no present class has any score stays at 0 everywhere, which reads as background.
+    /// A cell in which no present class scores stays 0 everywhere, which means background.
     pub fn conditioned(&self, tags: &[usize]) -> ScoreMap {
         let num_cells = self.width * self.height;
         let mut scores = vec![0.0; self.scores.len()];
@@ -108,7 +108,7 @@ impl ScoreMap {
         ScoreMap { scores, ..*self }
     }
 
-    /// Class activation maps of known tags, which say nothing of the background: absent classes become 0, each present
+    /// Conditioning of class activation maps, which have no background score: absent classes become 0, each present
     /// class is divided by its peak, and the background is the threshold everywhere, from 0 to 1.
     pub fn with_threshold(&self, tags: &[usize], threshold: f32) -> ScoreMap {
         let num_cells = self.width * self.height;
@@ -125,7 +125,7 @@ impl ScoreMap {
         ScoreMap { scores, ..*self }
     }
 
-    /// The class of the highest score at every cell; the lower index wins a tie.
+    /// The highest-scoring class at every cell; the lower index wins a tie.
     pub fn arg_max(&self) -> LabelMap {
         self.label_map_at(self.width, self.height, Alignment::HalfPixel).expect("a map's own size is valid")
     }
@@ -147,8 +147,8 @@ impl ScoreMap {
         Ok(ScoreMap { num_classes: self.num_classes, width, height, scores })
     }
 
-    /// Bilinear to a size, then the class of the highest score (the lower index wins a tie), without ever holding
-    /// all planes at that size: memory is the label map's and a few rows'.
+    /// Bilinear upsampling and argmax (the lower index wins a tie) without holding all planes at that size: memory is
+    /// the label map plus a few rows.
     pub fn label_map_at(
         &self,
         width: usize,
@@ -158,7 +158,7 @@ impl ScoreMap {
         let num_pixels = checked_num_pixels(width, height)?;
         let rows = Axis::bilinear(self.height, height, alignment);
         let columns = Axis::bilinear(self.width, width, alignment);
-        // A class without any score cannot win against the background, which starts in every pixel.
+        // A class without any score cannot beat the background, which every pixel starts with.
         let scored: Vec<u8> = (1..self.num_classes)
             .filter(|&c| self.plane(c).iter().any(|&s| s > 0.0))
             .map(|c| c as u8)
@@ -184,7 +184,7 @@ impl ScoreMap {
 }
 
 impl LabelMap {
-    /// The label map at another size; every pixel takes the nearest one's label.
+    /// The label map resized by nearest neighbour.
     pub fn resized_nearest(
         &self,
         width: usize,
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn the_lean_label_map_equals_the_arg_max_of_the_resized_planes() {
-        // Pseudo-random scores from a small congruential generator.
+        // Pseudo-random scores from a linear congruential generator.
         let mut state = 1u32;
         let mut random = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

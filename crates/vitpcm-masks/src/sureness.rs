@@ -1,12 +1,12 @@
-//! How sure a score map is of the mask it gives, as one number: what puts the images that people should look at first.
+//! A score map's confidence in its mask as one number, to sort images for review.
 
 use crate::ScoreMap;
 
 impl ScoreMap {
-    /// The mean, over the cells that show a class other than the background, of the best class's score less the
-    /// second best's; over all cells where none does. From 0 (two classes alike everywhere) to 1.
+    /// The mean margin (best score minus second best) over the foreground cells, or over all cells if there are none.
+    /// From 0 (ties everywhere) to 1.
     ///
-    /// It knows the map only: a network that is wrong everywhere, and certain of it, has a high one.
+    /// It only measures the map: a network that is confidently wrong scores high.
     pub fn sureness(&self) -> f32 {
         let num_cells = self.width() * self.height();
         let (mut best, mut second, mut label) =
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn only_cells_of_the_foreground_count_where_there_are_any() {
-        // Cells: background by 0.8, class 1 by 0.2 over the background, class 2 by 0.4 over class 1.
+        // Cells: background by 0.8, class 1 by 0.2 over background, class 2 by 0.4 over class 1.
         let scores = vec![0.9, 0.4, 0.1, 0.1, 0.6, 0.25, 0.0, 0.0, 0.65];
         let map = ScoreMap::new(3, 3, 1, scores).unwrap();
         assert!((map.sureness() - 0.3).abs() < 1e-6, "{}", map.sureness());

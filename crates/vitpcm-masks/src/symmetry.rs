@@ -1,7 +1,7 @@
-//! The 8 symmetries of the square, for pictures, score maps and views alike. A sampled one is a flip left–right, a
-//! flip up–down and a transposition, in this order, each done or not.
+//! The 8 symmetries of the square, for pictures, score maps and views: an optional horizontal flip, vertical flip and
+//! transposition, in this order.
 
-/// One of the 8 symmetries of the square. On a W×H picture those with a transposition give H×W.
+/// One of the 8 symmetries of the square. With a transposition, a W×H picture becomes H×W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Symmetry {
     flip_columns: bool,
@@ -10,10 +10,10 @@ pub struct Symmetry {
 }
 
 impl Symmetry {
-    /// The one that changes nothing.
+    /// The identity.
     pub const IDENTITY: Symmetry = Symmetry::from_index(0);
 
-    /// All eight, the identity first.
+    /// All eight, identity first.
     pub const ALL: [Symmetry; 8] = [
         Symmetry::from_index(0),
         Symmetry::from_index(1),
@@ -29,10 +29,10 @@ impl Symmetry {
         Symmetry { flip_columns: index & 1 != 0, flip_rows: index & 2 != 0, transpose: index & 4 != 0 }
     }
 
-    /// The symmetry that undoes this one.
+    /// The inverse symmetry.
     pub fn inverse(self) -> Symmetry {
         if self.transpose {
-            // Transposing first and then flipping columns is flipping rows first and then transposing.
+            // Transposing and then flipping columns equals flipping rows and then transposing.
             Symmetry { flip_columns: self.flip_rows, flip_rows: self.flip_columns, transpose: true }
         } else {
             self
@@ -44,13 +44,13 @@ impl Symmetry {
         if self.transpose { (height, width) } else { (width, height) }
     }
 
-    /// The cell of the original, `size` = (width, height) large, that cell (x, y) of the result shows.
+    /// The cell of the original, of `size` = (width, height), that cell (x, y) of the result shows.
     pub fn source(self, (x, y): (usize, usize), size: (usize, usize)) -> (usize, usize) {
         let (x, y) = if self.transpose { (y, x) } else { (x, y) };
         (if self.flip_columns { size.0 - 1 - x } else { x }, if self.flip_rows { size.1 - 1 - y } else { y })
     }
 
-    /// Applies the symmetry to each of several planes of `size` = (width, height) values.
+    /// Applies the symmetry to each plane of `size` = (width, height) values.
     pub fn apply(self, planes: &[f32], size: (usize, usize)) -> Vec<f32> {
         if self == Self::IDENTITY {
             return planes.to_vec();

@@ -1,22 +1,22 @@
-//! Small text files that a user names, class lists, split lists, settings, read up to a bounded length. Pipes are welcome.
+//! Reads small text files that a user names (class lists, split lists, settings) up to a size limit. Pipes are allowed.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The longest text that is read: several times the list of all files of ImageNet.
+/// Default limit: several times the list of all files of ImageNet.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// What [`raise_limit`] was last told. One for the process, like the number of its threads: those who read lie deep.
+/// The value of the last [`raise_limit`], process-wide because readers are called deep in the stack.
 static RAISED: AtomicU64 = AtomicU64::new(0);
 
-/// Lets this process read texts and annotations of so many bytes, where a reader's own limit is lower.
+/// Raises all readers' limits in this process to at least `max_bytes`.
 pub fn raise_limit(max_bytes: u64) {
     RAISED.store(max_bytes, Ordering::Relaxed);
 }
 
-/// A reader's own limit, or the [raised](raise_limit) one.
+/// The higher of a reader's own limit and the [raised](raise_limit) one.
 pub fn limit(own: u64) -> u64 {
     own.max(RAISED.load(Ordering::Relaxed))
 }

@@ -1,5 +1,5 @@
-//! What turns pixels into features on a grid: a ViT, or a convolutional network whose last stages look further instead
-//! of moving further. One set of questions for all of them; the answers are left to `vit`, `resnet` and `xception`.
+//! The backbone: a ViT, or a convolutional network with atrous last stages, from pixels to features on a grid. One
+//! interface for all kinds; the networks are in `vit`, `resnet` and `xception`.
 
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
@@ -12,10 +12,10 @@ use crate::variants::{Grid, ParameterShape, VARIANTS, VitConfig};
 use crate::vit::{Precision, Tokens, Vit};
 use crate::xception::{XCEPTIONS, Xception, XceptionConfig};
 
-/// Pixels of the image from one feature of a convolutional backbone to the next: as the paper's ViTs.
+/// Output stride of convolutional backbones, in pixels: the same as the paper's ViTs.
 const CONVOLUTIONAL_STRIDE: usize = 16;
 
-/// The numbers that describe a backbone. In files each kind is told by its keys.
+/// Configuration of a backbone. Files distinguish the kinds by their keys.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum BackboneConfig {
@@ -34,9 +34,9 @@ pub enum ParameterPlace {
     Entrance,
     /// In the block of this index.
     Block(usize),
-    /// Behind the blocks.
+    /// After the blocks.
     FinalNorm,
-    /// In a batch norm, which keeps the statistics and factors of pretraining.
+    /// In a batch norm, which keeps its pretrained statistics and factors.
     FrozenNorm,
 }
 
@@ -59,7 +59,7 @@ impl From<XceptionConfig> for BackboneConfig {
 }
 
 impl BackboneConfig {
-    /// The backbone of this name, of any kind.
+    /// Looks up a backbone of any kind by name.
     pub fn named(name: &str) -> Result<Self> {
         let vit = VARIANTS.iter().find(|variant| variant.name == name).map(|variant| variant.config().into());
         let resnet =
@@ -83,7 +83,7 @@ impl BackboneConfig {
         }
     }
 
-    /// Pixels of the image from one feature to the next: a ViT's patch.
+    /// Output stride in pixels: a ViT's patch size.
     pub fn patch(&self) -> usize {
         match self {
             BackboneConfig::Vit(vit) => vit.patch,
@@ -91,7 +91,7 @@ impl BackboneConfig {
         }
     }
 
-    /// Features of every cell of the grid.
+    /// Features per grid cell.
     pub fn num_features(&self) -> usize {
         match self {
             BackboneConfig::Vit(vit) => vit.width,
@@ -109,7 +109,7 @@ impl BackboneConfig {
         }
     }
 
-    /// Refuses numbers that no network can have.
+    /// Checks that the numbers describe a possible network.
     pub fn check(&self) -> Result<()> {
         match self {
             BackboneConfig::Vit(vit) => vit.check(),
@@ -127,7 +127,7 @@ impl BackboneConfig {
         }
     }
 
-    /// Where one of its parameters sits.
+    /// Where a parameter sits.
     pub fn place_of(&self, name: &str) -> ParameterPlace {
         let index = |text: &str| text.split('.').next().and_then(|index| index.parse::<usize>().ok());
         let block = match self {
@@ -144,7 +144,7 @@ impl BackboneConfig {
     }
 }
 
-/// A backbone, built on the parameters of a store.
+/// A backbone built from stored parameters.
 #[derive(Debug, Clone)]
 pub enum Backbone {
     /// A vision transformer.
@@ -156,7 +156,7 @@ pub enum Backbone {
 }
 
 impl Backbone {
-    /// Builds the backbone; the store must hold all of [`BackboneConfig::parameter_shapes`].
+    /// Builds the backbone; `parameters` must hold all of [`BackboneConfig::parameter_shapes`].
     pub fn new(config: &BackboneConfig, parameters: &Parameters) -> Result<Self> {
         Ok(match config {
             BackboneConfig::Vit(vit) => Backbone::Vit(Vit::new(vit, parameters)?),
@@ -167,7 +167,7 @@ impl Backbone {
         })
     }
 
-    /// The same backbone, computed in other numbers.
+    /// The same backbone with another compute precision.
     pub fn with_precision(self, precision: Precision) -> Self {
         match self {
             Backbone::Vit(vit) => Backbone::Vit(vit.with_precision(precision)),
@@ -176,7 +176,7 @@ impl Backbone {
         }
     }
 
-    /// The same backbone for passes between which its first blocks do not change; see [`Vit::with_frozen_blocks`].
+    /// The same backbone with its first blocks frozen; see [`Vit::with_frozen_blocks`].
     pub(crate) fn with_frozen_blocks(self, num_blocks: usize) -> Result<Self> {
         Ok(match self {
             Backbone::Vit(vit) => Backbone::Vit(vit.with_frozen_blocks(num_blocks)?),
@@ -184,7 +184,7 @@ impl Backbone {
         })
     }
 
-    /// Pixels to what the first block takes.
+    /// Pixels to the input of the first block.
     ///
     /// # Shapes
     /// pixels `[B, 3, H, W]`, RGB, normalised as the weights expect; H and W multiples of [`BackboneConfig::patch`].
@@ -196,7 +196,7 @@ impl Backbone {
         }
     }
 
-    /// Runs the blocks that were not run yet, up to (not including) block `end`.
+    /// Runs the remaining blocks up to (not including) block `end`.
     pub fn run_blocks_to(&self, end: usize, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<Tokens> {
         let first = tokens.num_blocks_run;
         let values = match self {
@@ -207,10 +207,10 @@ impl Backbone {
         Ok(Tokens { values, grid: tokens.grid, num_blocks_run: end })
     }
 
-    /// The features behind the last block, on the grid.
+    /// The features after the last block, on the grid.
     ///
     /// # Shapes
-    /// result `[B, rows, columns, features]`, in the numbers of [`Precision`]
+    /// result `[B, rows, columns, features]`, in the dtype of [`Precision`]
     pub fn grid_features(&self, tokens: &Tokens) -> Result<Tensor> {
         match self {
             Backbone::Vit(vit) => vit.patch_features(tokens),
@@ -219,7 +219,7 @@ impl Backbone {
     }
 }
 
-/// The entrance of a convolutional network, for images of whole cells.
+/// Runs the stem of a convolutional network on images of whole cells.
 fn enter(pixels: &Tensor, entrance: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tokens> {
     let patch = CONVOLUTIONAL_STRIDE;
     let bad_pixels = || NetsError::BadPixels { shape: pixels.dims().to_vec(), patch };

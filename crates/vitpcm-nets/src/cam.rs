@@ -1,5 +1,5 @@
-//! Class activation maps (Zhou et al. 2016), which the paper compares with: the mean of the grid's features, one linear
-//! layer and a sigmoid give the tags; the same layer on every cell gives the maps. Knows no background: a class must
+//! Class activation maps (Zhou et al. 2016), the paper's baseline: global average pooling, one linear layer and a
+//! sigmoid give the tags; the same layer on every cell gives the maps. There is no background class: a class must
 //! exceed a threshold.
 
 use candle_core::{DType, Tensor};
@@ -10,33 +10,33 @@ use crate::parameters::Parameters;
 use crate::pcm::PcmOutput;
 use crate::variants::ParameterShape;
 
-/// The name of the layer's only parameter, which carries the L2 penalty.
+/// Name of the layer's only parameter, which has the L2 penalty.
 pub const IMAGE_CLASSIFIER_WEIGHT: &str = "image_classifier.weight";
 
-/// Divisors are at least this large, so that a map of zeros stays one.
+/// Lower bound of divisors, so that a zero map stays zero.
 const TINY: f64 = 1e-30;
 
-/// The layer from the mean of an image's features to its tags. Without a bias, as in the paper of CAM, so that the
-/// logit of a class is the mean of its map.
+/// The linear layer from pooled features to tags. It has no bias, as in the CAM paper, so that a class's logit is the
+/// mean of its map.
 #[derive(Debug, Clone)]
 pub struct ClassActivation {
     weight: Tensor,
 }
 
 impl ClassActivation {
-    /// Builds the layer on the parameters of a store.
+    /// Builds the layer from stored parameters.
     pub fn new(parameters: &Parameters) -> Result<Self> {
         Ok(Self { weight: parameters.get(IMAGE_CLASSIFIER_WEIGHT)?.clone() })
     }
 
-    /// Name and shape of its parameter; `num_classes` counts the background, which has no row.
+    /// Name and shape of its parameter; `num_classes` includes the background, which has no row.
     pub fn parameter_shapes(num_features: usize, num_classes: usize) -> Vec<ParameterShape> {
         vec![ParameterShape::new(IMAGE_CLASSIFIER_WEIGHT, &[num_classes - 1, num_features])]
     }
 
-    /// Tags with their gradient, and maps without one. A map is the positive part of its activation divided by its
-    /// maximum, times the probability of the tag, which conditioning on tags divides away again; the background's is
-    /// the threshold, and its tag's probability one.
+    /// Tags with gradients, and maps without. A map is the rectified activation divided by its maximum, times the tag's
+    /// probability, which conditioning on tags divides out again. The background's map is the threshold, with tag
+    /// probability one.
     ///
     /// # Shapes
     /// features `[B, rows, columns, F]`
@@ -50,7 +50,7 @@ impl ClassActivation {
         let (batch, rows, columns, _) = features.dims4()?;
         let pooled = features.flatten(1, 2)?.mean(1)?; // [B, F]
         let logits = vitpcm_ops::linear(&pooled, &self.weight, None)?; // [B, K]
-        // The sigmoid by way of tanh, whose gradient is finite however large the logit.
+        // The sigmoid through tanh, whose gradient is finite for any logit.
         let probabilities = (logits * 0.5)?.tanh()?.affine(0.5, 0.5)?;
 
         let activation = vitpcm_ops::linear(&features.detach(), &self.weight.detach(), None)?.relu()?;

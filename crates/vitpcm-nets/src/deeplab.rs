@@ -1,5 +1,5 @@
-//! DeepLabV2: an atrous ResNet and four atrous classifiers whose results are summed (ASPP). Normalised pixels in, a
-//! score (logit) for every class at every eighth pixel out.
+//! DeepLabV2: an atrous ResNet and four atrous classifiers whose outputs are summed (ASPP). Normalised pixels in,
+//! logits for every class at every eighth pixel out.
 
 use candle_core::{DType, Device, Tensor};
 use serde::{Deserialize, Serialize};
@@ -13,20 +13,20 @@ use crate::resnet::{OutputStride, ResNet, ResNetConfig};
 use crate::variants::ParameterShape;
 use crate::vit::Precision;
 
-/// Pixels of the image from one score to the next.
+/// Output stride in pixels.
 pub const OUTPUT_STRIDE: usize = 8;
 
-/// The classifiers' dilations in DeepLabV2's "large" form.
+/// Dilations of the classifiers in DeepLabV2's ASPP-L ("large").
 pub const ASPP_RATES: [usize; 4] = [6, 12, 18, 24];
 
-/// Deviation of the classifiers' initial weights (released DeepLabV2).
+/// Standard deviation of the classifiers' initial weights (released DeepLabV2).
 const ASPP_STD: f32 = 0.01;
 
-/// Scales of all that enters the last stage: its first block's branch, and the way around it. Nothing behind them has a
-/// bias in a network that has learned nothing, so all features follow them.
+/// Scales of everything that enters the last stage: its first block's branch and shortcut. An untrained network has no
+/// biases after them, so all features are proportional to them.
 const INTO_LAST_STAGE: [&str; 2] = ["layer4.0.bn3.weight", "layer4.0.downsample.1.weight"];
 
-/// The description of a network.
+/// Configuration of a network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeepLabConfig {
@@ -34,17 +34,17 @@ pub struct DeepLabConfig {
     pub backbone: ResNetConfig,
     /// Dilations of the classifiers.
     pub rates: [usize; 4],
-    /// Classes with the background.
+    /// Number of classes, including background.
     pub num_classes: usize,
 }
 
 impl DeepLabConfig {
-    /// DeepLabV2 on a backbone. `num_classes` counts the background.
+    /// DeepLabV2 on a backbone. `num_classes` includes the background.
     pub fn new(backbone: ResNetConfig, num_classes: usize) -> Self {
         Self { backbone, rates: ASPP_RATES, num_classes }
     }
 
-    /// Refuses numbers that no network can have.
+    /// Checks that the numbers describe a possible network.
     pub fn check(&self) -> Result<()> {
         self.backbone.check()?;
         let bad = |reason: String| Err(NetsError::BadConfig { reason });
@@ -76,20 +76,20 @@ impl DeepLabConfig {
         (0..self.rates.len()).flat_map(of_one).collect()
     }
 
-    /// How many numbers the network holds.
+    /// Number of parameters.
     pub fn num_parameters(&self) -> usize {
         self.parameter_shapes().iter().map(ParameterShape::num_elements).sum()
     }
 
-    /// Random initial classifiers, from a seed and their names alone.
+    /// Random initial classifiers, determined by the seed and their names.
     pub fn initial_head(&self, seed: u64, device: &Device) -> Result<Parameters> {
         self.check()?;
         draw(self.head_parameter_shapes(), seed, device)
     }
 
-    /// A backbone that has learned nothing: convolutions after He, norms that pass everything but those on the way into
-    /// the last stage, where features shrink to a length of about one at every point. The classifiers sum up to 36
-    /// products with them: at He's length of √2048 the first step of a usual rate moves the logits by hundreds.
+    /// An untrained backbone: He initialisation, and batch norms that pass everything except those into the last stage,
+    /// which shrink features to a norm of about one. The classifiers sum up to 36 products with the features: at He's
+    /// norm of √2048, the first step at a usual learning rate would move the logits by hundreds.
     pub fn initial_backbone(&self, seed: u64, device: &Device) -> Result<Parameters> {
         self.check()?;
         let mut parameters = draw(self.backbone.parameter_shapes(), seed, device)?;
@@ -102,7 +102,7 @@ impl DeepLabConfig {
     }
 }
 
-/// Classifiers as the released DeepLabV2's, the rest as every convolutional network.
+/// Classifiers as in the released DeepLabV2, the rest as in all convolutional networks.
 fn draw(shapes: Vec<ParameterShape>, seed: u64, device: &Device) -> Result<Parameters> {
     let draw_one = |ParameterShape { name, shape }: ParameterShape| {
         let values = match name.starts_with("aspp.") && name.ends_with("weight") {
@@ -117,22 +117,22 @@ fn draw(shapes: Vec<ParameterShape>, seed: u64, device: &Device) -> Result<Param
     shapes.into_iter().map(draw_one).collect()
 }
 
-/// Logits to probabilities, over the classes (the last dimension).
+/// Softmax over the classes (the last dimension).
 pub fn class_probabilities(logits: &Tensor) -> Result<Tensor> {
     Ok(vitpcm_ops::softmax(logits)?)
 }
 
-/// The network, built on the parameters of a store.
+/// The network built from stored parameters.
 #[derive(Debug, Clone)]
 pub struct DeepLab {
     config: DeepLabConfig,
     resnet: ResNet,
-    /// Weights as linear layers from features to nine numbers a class, `[classes · 9, features]`, and biases.
+    /// Weights as linear layers from features to nine taps per class, `[classes · 9, features]`, and biases.
     classifiers: Vec<(Tensor, Tensor)>,
 }
 
 impl DeepLab {
-    /// Builds the network; the store must hold all of [`DeepLabConfig::parameter_shapes`].
+    /// Builds the network; `parameters` must hold all of [`DeepLabConfig::parameter_shapes`].
     pub fn new(config: &DeepLabConfig, parameters: &Parameters) -> Result<Self> {
         config.check()?;
         parameters.check(&config.head_parameter_shapes())?;
@@ -148,31 +148,31 @@ impl DeepLab {
         })
     }
 
-    /// The same network, its ResNet computed in other numbers.
+    /// The same network with another compute precision in its ResNet.
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { resnet: self.resnet.with_precision(precision), ..self }
     }
 
-    /// Its description.
+    /// Its configuration.
     pub fn config(&self) -> &DeepLabConfig {
         &self.config
     }
 
-    /// The same network for passes between which it does not change: the ResNet's weights are rounded once.
+    /// The same network for repeated passes with fixed weights: the ResNet's weights are rounded once.
     pub fn for_passes(&self) -> Result<Self> {
         Ok(Self { resnet: self.resnet.for_passes()?, ..self.clone() })
     }
 
-    /// Pixels to logits, f32. Where `gradients` is given, gradients of the ResNet's weights may go there.
+    /// Pixels to logits, f32. With `gradients`, the gradients of the ResNet's weights may go there.
     ///
     /// # Shapes
-    /// pixels `[B, H, W, 3]`, RGB, f32, normalised as the weights expect; result `[B, ⌈H/8⌉, ⌈W/8⌉, classes]`. Where H
-    /// and W are one more than a multiple of 8, the corners of both grids coincide.
+    /// pixels `[B, H, W, 3]`, RGB, f32, normalised as the weights expect; result `[B, ⌈H/8⌉, ⌈W/8⌉, classes]`. If H and
+    /// W are multiples of 8 plus one, the corners of both grids coincide.
     pub fn forward(&self, pixels: &Tensor, gradients: Option<&ParameterGradients>) -> Result<Tensor> {
         self.classify(&self.features(pixels, gradients)?)
     }
 
-    /// The first half of [`DeepLab::forward`]: pixels to the ResNet's features at the points of the logits' grid.
+    /// The first half of [`DeepLab::forward`]: pixels to the ResNet's features on the logits' grid.
     pub fn features(&self, pixels: &Tensor, gradients: Option<&ParameterGradients>) -> Result<Tensor> {
         self.resnet.forward(pixels, gradients)
     }
@@ -192,7 +192,7 @@ impl DeepLab {
         let mut rows: Vec<Tensor> = self.classifiers.iter().map(|(weight, _)| weight.clone()).collect();
         let [columns, features] =
             [rows.len() * self.config.num_classes * 9, self.config.backbone.num_features()];
-        // GPUs multiply rows of whole vectors several times faster.
+        // GPU products are several times faster with rows of whole vectors.
         let missing = columns.next_multiple_of(8) - columns;
         if let (Some(first), true) = (rows.first(), missing > 0) {
             rows.push(Tensor::zeros((missing, features), first.dtype(), first.device())?);
@@ -218,7 +218,7 @@ mod tests {
             let resnet = ResNet::new(&config.backbone, OutputStride::Eight, &parameters).unwrap();
             let squared_lengths = resnet.forward(&pixels, None).unwrap().sqr().unwrap().sum(3).unwrap();
             let length = squared_lengths.mean_all().unwrap().to_scalar::<f32>().unwrap().sqrt();
-            // Of noise, which is harder on the maximum pool than images: measured 2.2, 2.5 and 4.0.
+            // For noise, which max pooling amplifies more than images: measured 2.2, 2.5 and 4.0.
             assert!((1.0..5.0).contains(&length), "{}: {length}", variant.name);
         }
     }

@@ -1,5 +1,6 @@
 //! The model file of the verification network: one safetensors file with the parameters and, in its metadata,
-//! everything needed to run them. Other metadata than a model from tags has, so that none is taken for the other.
+//! everything needed to run them. Its metadata differ from those of models trained from tags, so the two cannot be
+//! confused.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,43 +9,40 @@ use candle_core::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::deeplab::{DeepLab, DeepLabConfig};
-use crate::error::{Fault, NetsError, Parsed, Result};
+use crate::error::{Fault, Parsed, Result};
 use crate::model_file::{
-    Storage, compare_parameters, json, mean_of_alike, read_parameters, write_parameters,
+    Storage, check_number_of_names, compare_parameters, json, mean_of_alike, metadata_value, read_parameters,
+    write_parameters,
 };
 use crate::normalisation::Normalisation;
 use crate::parameters::Parameters;
 use crate::weight_file::WeightFile;
 
-/// What the metadata calls this kind of file.
+/// The format's name in the metadata.
 const FORMAT: &str = "vitpcm-deeplab";
-/// The version this program writes and the only one it reads.
+/// The format version written, and the only one read.
 const FORMAT_VERSION: &str = "1";
 
-/// All that a model file says about its network.
+/// A model file's description of its network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeepLabInfo {
     /// The network.
     pub network: DeepLabConfig,
-    /// Names of the classes; the first is the background.
+    /// Class names, background first.
     pub classes: Vec<String>,
     /// Side in pixels of the crops it was trained on.
     pub crop: usize,
-    /// What its pixels went through.
+    /// Normalisation of its input pixels.
     pub normalisation: Normalisation,
-    /// Where it comes from: what made it, on which data, how well it did. Free keys.
+    /// Provenance: the command, the data, the scores. Free keys.
     pub provenance: BTreeMap<String, String>,
 }
 
 impl DeepLabInfo {
-    /// Refuses descriptions that contradict themselves.
+    /// Checks the description for contradictions.
     pub fn check(&self) -> Result<()> {
         self.network.check()?;
-        let bad = |reason: String| Err(NetsError::BadConfig { reason });
-        if self.classes.len() != self.network.num_classes {
-            let (names, classes) = (self.classes.len(), self.network.num_classes);
-            return bad(format!("{names} class names for {classes} classes"));
-        }
+        check_number_of_names(&self.classes, self.network.num_classes)?;
         self.normalisation.check()
     }
 }
@@ -52,19 +50,19 @@ impl DeepLabInfo {
 /// A verification network: its description and its parameters.
 #[derive(Debug, Clone)]
 pub struct DeepLabModel {
-    /// What the network is and where it comes from.
+    /// The network's description and provenance.
     pub info: DeepLabInfo,
     /// All parameters, f32.
     pub parameters: Parameters,
 }
 
 impl DeepLabModel {
-    /// Whether a file says that it is one.
+    /// Whether a file is one, by its metadata.
     pub fn is_in(file: &WeightFile) -> bool {
         file.metadata().get("format").is_some_and(|format| format == FORMAT)
     }
 
-    /// Reads a model from a file that is open.
+    /// Reads a model from an open file.
     pub fn from_weight_file(file: &WeightFile, device: &Device) -> Result<Self> {
         let info = read_info(file)?;
         let name = info.network.backbone.name();
@@ -77,15 +75,15 @@ impl DeepLabModel {
         DeepLab::new(&self.info.network, &self.parameters)
     }
 
-    /// The model whose parameters are the means of those of several, which agree in all but their provenance; it has that of
-    /// the first. At least one.
+    /// The model with the mean parameters of several models, which must agree in all but their provenance; it gets the
+    /// first one's. At least one.
     pub fn mean(models: &[Self]) -> Result<Self> {
         let plain = |model: &Self| DeepLabInfo { provenance: BTreeMap::new(), ..model.info.clone() };
         let parameters = mean_of_alike(models.iter().map(|model| (plain(model), &model.parameters)))?;
         Ok(Self { info: models[0].info.clone(), parameters })
     }
 
-    /// Writes the model file, whole or not at all.
+    /// Writes the model file atomically.
     pub fn save(&self, path: impl AsRef<Path>, storage: Storage) -> Result<()> {
         let info = &self.info;
         info.check()?;
@@ -105,7 +103,7 @@ impl DeepLabModel {
     }
 }
 
-/// The description of a model, from its file's metadata.
+/// Reads a model's description from its file's metadata.
 pub(crate) fn read_info(file: &WeightFile) -> Result<DeepLabInfo> {
     let info = parse_info(file.metadata()).map_err(|fault| fault.at(file.path()))?;
     info.check().map_err(|error| Fault::from(error.to_string()).at(file.path()))?;
@@ -113,9 +111,7 @@ pub(crate) fn read_info(file: &WeightFile) -> Result<DeepLabInfo> {
 }
 
 fn parse_info(metadata: &BTreeMap<String, String>) -> Parsed<DeepLabInfo> {
-    let get = |key: &str| {
-        metadata.get(key).ok_or_else(|| Fault::from(format!("a model without `{key}` in its metadata")))
-    };
+    let get = |key: &str| metadata_value(metadata, key);
     if get("format")? != FORMAT || get("format_version")? != FORMAT_VERSION {
         return Err(format!("expected a {FORMAT} of version {FORMAT_VERSION}").into());
     }

@@ -1,5 +1,5 @@
-//! Whether a forward pass is for inference or for training, and the dropout of the latter: our own masks from
-//! a seed and a counter, so that a resumed run continues bit for bit and candle's generator has no part in it.
+//! Inference and training mode, and dropout: masks drawn from a seed and a counter, not from candle's generator, so
+//! that a resumed run continues bit for bit.
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
@@ -8,17 +8,17 @@ use vitpcm_ops::{DropoutMask, ParameterGradients};
 use crate::error::Result;
 use crate::random::Stream;
 
-/// What a forward pass is for.
+/// The mode of a forward pass.
 #[derive(Debug)]
 pub enum Mode<'a> {
     /// No dropout.
     Inference,
-    /// With dropout, whose counter moves on with every mask, and a place where the transformer's blocks leave the
-    /// gradients of their parameters; those of all others are in candle's store.
+    /// With dropout, whose counter advances with every mask, and the place where transformer blocks store their
+    /// parameters' gradients; all other gradients are in candle's store.
     Training(&'a mut Dropout, &'a ParameterGradients),
 }
 
-/// A place of the network where dropout acts.
+/// A place in the network with dropout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DropoutSite {
     /// After the attention's projection and after both layers of the MLP of every block that runs in training mode.
@@ -29,7 +29,7 @@ pub(crate) enum DropoutSite {
     Classifier,
 }
 
-/// The share of values set to zero at each place.
+/// Fraction of values set to zero at each place.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DropoutRates {
@@ -42,45 +42,45 @@ pub struct DropoutRates {
 }
 
 impl DropoutRates {
-    /// Those of the released code.
+    /// The released code's rates.
     pub const OFFICIAL: Self = Self { backbone: 0.1, conditioning: 0.2, classifier: 0.2 };
-    /// None at all: the training pass serves as the target pass too.
+    /// No dropout: the training pass then serves as the target pass too.
     pub const NONE: Self = Self { backbone: 0.0, conditioning: 0.0, classifier: 0.0 };
 }
 
-/// Random numbers set aside for each batch. The largest batch draws fewer: it would take 2³⁶ activations.
+/// Random numbers reserved per batch. No batch draws as many: that would take 2³⁶ activations.
 const BATCH_RANGE: u64 = 1 << 36;
 
-/// A source of dropout masks. Saved with a checkpoint, it continues where it was. Each batch draws from a range of its
-/// own, so that a batch's masks do not depend on the process that computes it.
+/// A generator of dropout masks, saved with checkpoints. Each batch draws from its own range, so that its masks do not
+/// depend on the process that computes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dropout {
-    /// The share of values set to zero at each place.
+    /// Fraction of values set to zero at each place.
     pub rates: DropoutRates,
     seed: u64,
-    /// How many random numbers were drawn so far.
+    /// Number of random numbers drawn so far.
     counter: u64,
 }
 
 impl Dropout {
-    /// A source that begins at the start of the seed's stream.
+    /// A generator at the start of the seed's stream.
     pub fn new(seed: u64, rates: DropoutRates) -> Self {
         Self { rates, seed, counter: 0 }
     }
 
-    /// Moves on to the range of the next batch, unless at the beginning of one.
+    /// Advances to the next batch's range, unless already at the start of one.
     pub fn begin_batch(&mut self) {
         *self = self.after_batches(0);
     }
 
-    /// The source as it is so many batches later.
+    /// The generator `num_batches` batches later.
     pub fn after_batches(&self, num_batches: usize) -> Self {
         let begin = self.counter.div_ceil(BATCH_RANGE).wrapping_add(num_batches as u64);
         Self { counter: begin.wrapping_mul(BATCH_RANGE), ..self.clone() }
     }
 
-    /// The next mask, of so many elements.
+    /// The next mask, of `num_elements` elements.
     fn mask(&mut self, rate: f32, num_elements: usize) -> DropoutMask {
         let key = Stream::named(self.seed, "dropout").key();
         let mask = DropoutMask { key, position: self.counter, rate };
@@ -90,7 +90,7 @@ impl Dropout {
 }
 
 impl Mode<'_> {
-    /// Applies dropout in training, nothing in inference.
+    /// Applies dropout in training; does nothing in inference.
     pub(crate) fn dropout(&mut self, x: Tensor, site: DropoutSite) -> Result<Tensor> {
         match self.dropout_mask(x.elem_count(), site) {
             Some(mask) => Ok(vitpcm_ops::dropout(&x, mask)?),
@@ -98,7 +98,7 @@ impl Mode<'_> {
         }
     }
 
-    /// Where the gradients of the blocks' parameters go.
+    /// Where the gradients of the blocks' parameters go, in training.
     pub(crate) fn gradients(&self) -> Option<&ParameterGradients> {
         match self {
             Mode::Inference => None,
@@ -106,7 +106,7 @@ impl Mode<'_> {
         }
     }
 
-    /// The mask of so many values in training, where the site drops any; none in inference.
+    /// The mask for `num_elements` values in training, if the site's rate is not zero; `None` in inference.
     pub(crate) fn dropout_mask(&mut self, num_elements: usize, site: DropoutSite) -> Option<DropoutMask> {
         let Mode::Training(dropout, _) = self else {
             return None;

@@ -1,4 +1,4 @@
-//! What can go wrong with networks and weight files; every message names the file or the value and what was expected.
+//! Errors of networks and weight files; every message names the file or value and what was expected.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ pub enum NetsError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A weight file is broken, cut short, or of a kind we do not read.
+    /// A weight file is damaged, truncated or of an unknown kind.
     #[error("{}: {reason}", path.display())]
     Malformed {
         /// The file.
@@ -24,7 +24,7 @@ pub enum NetsError {
         /// What was found and what was expected.
         reason: String,
     },
-    /// Bytes that are not the ones that were written: a checksum of the file does not hold.
+    /// A checksum does not match.
     #[error(
         "{}: {what} does not match its checksum: the file is damaged, or another program changed it; restore it from a \
          copy, or make it again",
@@ -33,10 +33,10 @@ pub enum NetsError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// The header, or a tensor by its name.
+        /// The header, or a tensor's name.
         what: String,
     },
-    /// A file with weights that no network can compute with.
+    /// A weight is not finite.
     #[error(
         "{}: the tensor `{name}` holds {value}; expected finite numbers: the file is damaged, or its training diverged; \
          use another",
@@ -47,60 +47,62 @@ pub enum NetsError {
         path: PathBuf,
         /// The tensor.
         name: String,
-        /// What it holds.
+        /// Its value.
         value: f32,
     },
-    /// Weights that cannot be stored: not finite, or not in the numbers asked for. Nothing was written.
+    /// A weight cannot be stored: it is not finite, or out of range for the number format. Nothing was written.
     #[error("{}: not written: the tensor `{name}` holds {value}; {expected}", path.display())]
     NotStorable {
-        /// The file that was to be written.
+        /// The file to write.
         path: PathBuf,
         /// The tensor.
         name: String,
-        /// What it holds.
+        /// Its value.
         value: f32,
-        /// What can be stored.
+        /// The values that can be stored.
         expected: &'static str,
     },
-    /// A pickle wants something called or created that no state dict needs. Nothing was executed.
+    /// A pickle calls or creates something that no state dict needs. Nothing was executed.
     #[error("{}: the pickle refers to `{global}`, which no plain state dict needs; refused, nothing was executed", path.display())]
     ForbiddenPickle {
         /// The file.
         path: PathBuf,
-        /// The Python name the pickle refers to.
+        /// The Python name in the pickle.
         global: String,
     },
-    /// The tensors of a file are not those of the network: everything that differs, at once.
+    /// The tensors of a file are not the network's; lists all differences.
     #[error("{0}")]
     Mismatch(Box<Mismatch>),
     /// A backbone name that is not in the table of variants.
     #[error("unknown backbone `{name}`; known are {}", known.join(", "))]
     UnknownVariant {
-        /// The name asked for.
+        /// The unknown name.
         name: String,
         /// The names in the table.
         known: Vec<String>,
     },
-    /// A network description with impossible numbers.
+    /// The numbers describe no possible network.
     #[error("impossible network: {reason}")]
     BadConfig {
-        /// What is wrong with it.
+        /// What is wrong.
         reason: String,
     },
-    /// Models of which the mean would mean nothing.
-    #[error("they differ in network, classes or pixel statistics; expected several trainings of one network")]
+    /// The mean of models that differ in more than their parameters.
+    #[error(
+        "they differ in network, classes or pixel statistics; expected several training runs of one network"
+    )]
     ModelsDiffer,
     /// Pixels whose shape does not fit the network.
     #[error(
         "pixels of shape {shape:?}; expected [batch, 3, height, width], both multiples of the patch size {patch}"
     )]
     BadPixels {
-        /// The shape given.
+        /// The given shape.
         shape: Vec<usize>,
-        /// Pixels along the side of a patch.
+        /// Side of a patch in pixels.
         patch: usize,
     },
-    /// A parameter that the network needs is not in the store.
+    /// A parameter of the network is missing.
     #[error("the parameter `{name}` is missing")]
     MissingParameter {
         /// Its name.
@@ -114,7 +116,7 @@ pub enum NetsError {
 /// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, NetsError>;
 
-/// What a parser found wrong, before it is known which file it came from.
+/// A parser's error, before the file's path is added.
 #[derive(Debug)]
 pub(crate) enum Fault {
     Malformed(String),

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::parameters::Parameters;
 use crate::variants::ParameterShape;
 
-/// Units a direction in the paper.
+/// Units per direction in the paper.
 pub const DEFAULT_LSTM_UNITS: usize = 192;
 
 /// Names of the four directions' parameters: those of two PyTorch modules `LSTM(bidirectional=True)`.
@@ -23,7 +23,7 @@ pub struct HvBiLstm {
 }
 
 impl HvBiLstm {
-    /// Builds the layer on the parameters of a store.
+    /// Builds the layer from stored parameters.
     pub fn new(parameters: &Parameters) -> Result<Self> {
         let direction = |[module, suffix]: [&str; 2]| -> Result<LstmWeights> {
             let get = |part: &str| parameters.get(&parameter_name(module, part, suffix)).cloned();
@@ -45,7 +45,7 @@ impl HvBiLstm {
         })
     }
 
-    /// Names and shapes of the layer's parameters. Both biases of PyTorch's LSTM are kept: the optimiser's
+    /// Names and shapes of the layer's parameters. Keeps both biases of PyTorch's LSTM, because the optimiser's
     /// trajectory depends on them.
     pub fn parameter_shapes(width: usize, units: usize) -> Vec<ParameterShape> {
         let mut shapes = Vec::new();
@@ -61,8 +61,7 @@ impl HvBiLstm {
         shapes
     }
 
-    /// Dropout, then the four recurrences side by side: rows forward, rows backward, columns forward, columns
-    /// backward.
+    /// Dropout, then the concatenated recurrences: rows forward, rows backward, columns forward, columns backward.
     ///
     /// # Shapes
     /// grid `[B, rows, columns, D]`; result `[B, rows, columns, 4·units]`

@@ -1,5 +1,5 @@
-//! Import of published backbone weights: recognises the naming scheme and the variant, then takes exactly the
-//! tensors the ViT needs. Strict: all that is missing, left over or of another shape is listed in one error.
+//! Import of published ViT weights: detects the naming scheme and the variant, then reads exactly the tensors that the
+//! ViT needs. Strict: one error lists everything missing, left over or of another shape.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,39 +16,39 @@ use crate::vit::ClassificationHead;
 use crate::weight_file::{ArrayEntry, Container, WeightFile};
 use crate::weight_names::{Layout, Naming, Part, may_be_left_over};
 
-/// The weights of a backbone, and what is known about their file.
+/// The weights of a backbone, and a summary of their file.
 #[derive(Debug, Clone)]
 pub struct ImportedBackbone {
-    /// What the file is.
+    /// A summary of the file.
     pub summary: BackboneSummary,
     /// The ViT's parameters, f32.
     pub parameters: Parameters,
-    /// The classification head of pretraining, where the file has one.
+    /// The classification head of pretraining, if the file has one.
     pub head: Option<ClassificationHead>,
 }
 
-/// What a file of backbone weights is.
+/// Summary of a file of ViT weights.
 #[derive(Debug, Clone, Serialize)]
 pub struct BackboneSummary {
     /// The file.
     pub path: PathBuf,
-    /// How it packs its arrays.
+    /// Its container format.
     pub container: Container,
-    /// Whose names it uses.
+    /// Its naming scheme.
     pub naming: Naming,
     /// The variant's name, or `custom`.
     pub variant: String,
-    /// The numbers of the ViT.
+    /// The ViT's configuration.
     pub config: VitConfig,
-    /// How many numbers the ViT learned.
+    /// Number of the ViT's parameters.
     pub num_parameters: usize,
     /// The element types found.
     pub element_types: Vec<String>,
-    /// Classes of the classification head, where there is one on the class token.
+    /// Number of classes of the head on the class token, if there is one.
     pub num_head_classes: Option<usize>,
-    /// The pixel statistics these weights most likely expect: files do not say.
+    /// The normalisation that these weights most likely expect; files do not say.
     pub likely_normalisation: Normalisation,
-    /// Tensors of pretraining that segmentation does not need.
+    /// Pretraining tensors that segmentation does not need.
     pub left_over: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ impl Mismatch {
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A hostile file may hold a million names; no message should.
+        // A hostile file may hold a million names; a message should not.
         const MOST: usize = 400;
         write!(f, "{}: the tensors are not those of {}", self.path.display(), self.network)?;
         let mut section = |title: &str, lines: &[String]| {
@@ -116,8 +116,8 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Imports the backbone of a file. With `expected`, it must be that variant; else the variant is told from the
-/// tensors' shapes.
+/// Imports the backbone of a file. With `expected`, it must be that variant; otherwise the tensors' shapes tell the
+/// variant.
 pub fn import_backbone(
     path: impl AsRef<Path>,
     expected: Option<Variant>,
@@ -127,7 +127,7 @@ pub fn import_backbone(
 }
 
 impl ImportedBackbone {
-    /// As [`import_backbone`], from a file that is open.
+    /// As [`import_backbone`], from an open file.
     pub fn from_weight_file(file: &WeightFile, expected: Option<Variant>, device: &Device) -> Result<Self> {
         let plan = Plan::new(file, expected)?;
         let mut parameters = Parameters::new();
@@ -154,7 +154,7 @@ impl ImportedBackbone {
     }
 }
 
-/// Which arrays of a file become which parameters; made without reading any of their data.
+/// Which arrays of a file become which parameters, from names and shapes alone.
 pub(crate) struct Plan<'a> {
     pub(crate) summary: BackboneSummary,
     sources: BTreeMap<String, Vec<Source<'a>>>,
@@ -244,7 +244,7 @@ impl<'a> Plan<'a> {
         Ok(Self { summary, sources })
     }
 
-    /// The values of a parameter, in our layout; shapes were compared before.
+    /// The values of a parameter in our layout; shapes were checked before.
     fn read(&self, file: &WeightFile, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let parts = self.sources.get(name).map(Vec::as_slice).unwrap_or_default();
         let mut values: Vec<f32> = Vec::new();
@@ -254,13 +254,14 @@ impl<'a> Plan<'a> {
                 part_shape[0] /= 3;
             }
             let part = source.layout.rearrange(file.read_f32(source.entry)?, &part_shape);
-            // The usual case, a single part, is moved and not copied.
+            // A single part, the usual case, is moved rather than copied.
             if values.is_empty() { values = part } else { values.extend(part) }
         }
         Ok(values)
     }
 
-    /// Position embeddings; timm's DINOv2 adds the class token's own into the token and stores none: zeros then.
+    /// Position embeddings. timm's DINOv2 adds the class token's position into the token and stores none, so it is zero
+    /// here.
     fn read_positions(&self, file: &WeightFile, shape: &[usize]) -> Result<Vec<f32>> {
         let mut values = self.read(file, "pos_embed", shape)?;
         let missing = shape.iter().product::<usize>() - values.len();
@@ -269,13 +270,13 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The numbers of the ViT, told from the shapes of the tensors or from the variant asked for.
+/// The ViT's configuration, from the tensors' shapes or the expected variant.
 fn config_of(
     sources: &BTreeMap<String, Vec<Source<'_>>>,
     expected: Option<Variant>,
 ) -> std::result::Result<VitConfig, String> {
     let shape_of = |name: &str| sources.get(name).and_then(|parts| parts.first()).and_then(Source::shape);
-    // Positions that are missing or no square are reported later; any grid will do until then.
+    // Missing or non-square positions are reported later; any grid will do until then.
     let position_grid = match shape_of("pos_embed").as_deref() {
         Some(&[1, num_positions, _]) => square_side(num_positions),
         _ => None,
@@ -321,7 +322,7 @@ fn square_side(num_positions: usize) -> Option<usize> {
 }
 
 fn compare(wanted: &ParameterShape, parts: &[Source<'_>], mismatch: &mut Mismatch) {
-    // Sorted by part, a whole one first.
+    // Sorted by part, whole parameters first.
     let whole = parts.iter().any(|source| source.part == Part::Whole);
     let wanted_parts: &[Part] = if whole { &[Part::Whole] } else { &[Part::Query, Part::Key, Part::Value] };
     if !parts.iter().map(|source| source.part).eq(wanted_parts.iter().copied()) {
@@ -368,7 +369,8 @@ fn is_without_class_position(wanted: &ParameterShape, found: Option<&[usize]>) -
             if cells + 1 == *with_class && width == wanted_width)
 }
 
-/// Classes of the head on the class token. DINOv2's heads on Hugging Face read more than that token: left over.
+/// Number of classes of the head on the class token. Hugging Face's DINOv2 heads read more than that token and are left
+/// over.
 fn head_classes(sources: &BTreeMap<String, Vec<Source<'_>>>, width: usize) -> Option<usize> {
     let only = |name: &str| match sources.get(name)?.as_slice() {
         [source] if source.entry.element_type.is_float() => source.shape(),

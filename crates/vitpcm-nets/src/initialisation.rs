@@ -1,5 +1,5 @@
-//! Random initial parameters, from a seed and each parameter's name alone: the same on every machine and device,
-//! whatever else is initialised before.
+//! Random initial parameters, determined by a seed and each parameter's name: the same on every machine and device, in
+//! any order.
 
 use candle_core::{Device, Tensor};
 
@@ -16,11 +16,11 @@ use crate::variants::ParameterShape;
 /// Standard deviation of a random ViT's weights, as in timm.
 const BACKBONE_STD: f32 = 0.02;
 
-/// Scale of a block's branch in a network that starts from nothing: with frozen norms sixteen blocks of scale one would
-/// double the variance sixteen times.
+/// Initial scale of a block's branch: with frozen norms, sixteen blocks of scale one would double the variance sixteen
+/// times.
 const SCRATCH_BRANCH_SCALE: f32 = 0.25;
 
-/// The weight of a linear layer that takes numbers of a size to numbers of that size, `[to, from]`.
+/// The weight of a linear layer that preserves the variance of its input, `[to, from]`.
 pub fn random_linear(name: &str, from: usize, to: usize, seed: u64, device: &Device) -> Result<Tensor> {
     let (stream, std) = (Stream::named(seed, name), (from as f32).sqrt().recip());
     let values: Vec<f32> = (0..(to * from) as u64).map(|i| std * stream.normal(i)).collect();
@@ -30,19 +30,19 @@ pub fn random_linear(name: &str, from: usize, to: usize, seed: u64, device: &Dev
 /// How random parameters are drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Initialisation {
-    /// Each seed gives its own parameters.
+    /// The seed.
     pub seed: u64,
     /// Standard deviation of the patch classifier's weights.
     pub classifier_std: f32,
 }
 
 impl Initialisation {
-    /// As the released code: classifier weights N(0, 0.05).
+    /// As in the released code: classifier weights N(0, 0.05).
     pub fn official(seed: u64) -> Self {
         Self { seed, classifier_std: 0.05 }
     }
 
-    /// As the paper's text: classifier weights from the standard Gaussian distribution.
+    /// As in the paper's text: classifier weights from the standard normal distribution.
     pub fn paper(seed: u64) -> Self {
         Self { seed, classifier_std: 1.0 }
     }
@@ -54,7 +54,7 @@ impl Initialisation {
         Ok(parameters)
     }
 
-    /// A backbone that has learned nothing.
+    /// An untrained backbone.
     pub fn backbone(&self, config: &BackboneConfig, device: &Device) -> Result<Parameters> {
         config.check()?;
         match config {
@@ -66,7 +66,7 @@ impl Initialisation {
         }
     }
 
-    /// What stands on the backbone: patch conditioning and patch classifier.
+    /// The layers after the backbone: patch conditioning and patch classifier.
     pub fn head(&self, config: &PcmConfig, device: &Device) -> Result<Parameters> {
         config.check()?;
         self.draw(config.head_parameter_shapes(), device, Self::values)
@@ -101,12 +101,12 @@ impl Initialisation {
     }
 }
 
-/// A parameter of a convolutional network that has learned nothing: convolutions after He, norms that pass everything.
+/// A parameter of an untrained convolutional network: He initialisation, and batch norms that pass everything.
 pub(crate) fn convolutional(seed: u64, name: &str, shape: &[usize]) -> Vec<f32> {
     let (stream, count) = (Stream::named(seed, name), shape.iter().product::<usize>());
     let normal = |std: f32| (0..count as u64).map(|i| std * stream.normal(i)).collect();
     match (name.rsplit('.').next(), shape) {
-        // What is not activated before keeps its variance with half of He's.
+        // Without a preceding activation, half of He's variance preserves the variance.
         (_, &[_, 1, 1, inputs]) if name.contains("_residual.") => normal((1.0 / inputs as f32).sqrt()),
         (_, &[3, 3, _]) => normal(1.0 / 3.0),
         (_, &[_, height, width, inputs]) if !is_frozen_norm(name) => {
@@ -124,8 +124,7 @@ pub(crate) fn convolutional(seed: u64, name: &str, shape: &[usize]) -> Vec<f32> 
     }
 }
 
-/// The released code is Keras', and so are the LSTMs' initial weights: Glorot-uniform input weights, orthogonal
-/// recurrent weights, a forget bias of one.
+/// As Keras, like the released code: Glorot-uniform input weights, orthogonal recurrent weights, a forget bias of one.
 fn lstm_values(name: &str, shape: &[usize], stream: &Stream) -> Vec<f32> {
     let num_gates = shape[0];
     if name.contains("weight_ih") {
@@ -141,14 +140,13 @@ fn lstm_values(name: &str, shape: &[usize], stream: &Stream) -> Vec<f32> {
     }
 }
 
-/// One for the forget gate, the second of the four.
+/// One for the forget gate, the second of four.
 fn forget_bias(num_gates: usize) -> Vec<f32> {
     let units = num_gates / 4;
     (0..num_gates).map(|gate| if (units..2 * units).contains(&gate) { 1.0 } else { 0.0 }).collect()
 }
 
-/// A matrix `[rows, columns]`, row-major, with rows ≥ columns, whose columns are orthonormal: Gram–Schmidt on
-/// normal numbers.
+/// A matrix `[rows, columns]`, row-major, rows ≥ columns, with orthonormal columns: Gram–Schmidt on normal numbers.
 fn orthonormal_columns(rows: usize, columns: usize, stream: &Stream) -> Vec<f32> {
     let mut basis: Vec<Vec<f64>> = Vec::with_capacity(columns);
     for column in 0..columns {

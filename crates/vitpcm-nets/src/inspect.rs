@@ -1,5 +1,4 @@
-//! What a file is, for a person who wants to know before using it: a model of ours, the weights of a backbone, or
-//! just arrays. Reads names and shapes, no data.
+//! Identifies a file: a vitpcm model, backbone weights, or other arrays. Reads names and shapes, no data.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,25 +15,25 @@ use crate::weight_file::{Container, ElementType, WeightFile};
 use crate::xception::XceptionConfig;
 use crate::xception_import;
 
-/// What a file is.
+/// What a file holds.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum FileSummary {
-    /// A model of ours, ready to segment.
+    /// A vitpcm model, ready to segment.
     Model(ModelSummary),
-    /// A verification network of ours, ready to segment without tags.
+    /// A vitpcm verification network, ready to segment without tags.
     DeepLab(DeepLabSummary),
-    /// The weights of a backbone, ready to be trained on.
+    /// Weights of a ViT, to train from.
     Backbone(BackboneSummary),
-    /// The weights of a ResNet, ready for a verification network, or to be trained on.
+    /// Weights of a ResNet, for a verification network or to train from.
     ResNet(ResNetSummary),
-    /// The weights of an Xception, ready to be trained on.
+    /// Weights of an Xception, to train from.
     Xception(XceptionSummary),
-    /// Anything else that holds arrays.
+    /// Other arrays.
     Arrays {
         /// The file.
         path: PathBuf,
-        /// How it packs its arrays.
+        /// Its container format.
         container: Container,
         /// Why it is neither a model nor a backbone.
         reason: String,
@@ -43,42 +42,42 @@ pub enum FileSummary {
     },
 }
 
-/// What a model file holds.
+/// Summary of a model file.
 #[derive(Debug, Clone, Serialize)]
 pub struct ModelSummary {
     /// The file.
     pub path: PathBuf,
     /// The backbone's name, or `custom`.
     pub variant: String,
-    /// How many numbers the network learned.
+    /// Number of parameters.
     pub num_parameters: usize,
-    /// How they are stored.
+    /// Their number format.
     pub element_type: String,
-    /// All that the file says about itself.
+    /// The file's description of itself.
     pub info: ModelInfo,
 }
 
-/// What the model file of a verification network holds.
+/// Summary of a verification network's model file.
 #[derive(Debug, Clone, Serialize)]
 pub struct DeepLabSummary {
     /// The file.
     pub path: PathBuf,
     /// The backbone's name, or `custom`.
     pub variant: String,
-    /// How many numbers the network holds.
+    /// Number of parameters.
     pub num_parameters: usize,
-    /// All that the file says about itself.
+    /// The file's description of itself.
     pub info: DeepLabInfo,
 }
 
-/// What a file of Xception weights is.
+/// Summary of a file of Xception weights.
 #[derive(Debug, Clone, Serialize)]
 pub struct XceptionSummary {
     /// The file.
     pub path: PathBuf,
     /// The variant's name, or `custom`.
     pub variant: String,
-    /// Its numbers.
+    /// Its configuration.
     pub config: XceptionConfig,
 }
 
@@ -93,7 +92,7 @@ pub struct ArraySummary {
     pub shape: Vec<usize>,
 }
 
-/// Tells what a file is.
+/// Identifies a file.
 pub fn inspect(path: impl AsRef<Path>) -> Result<FileSummary> {
     let file = WeightFile::open(path)?;
     if model_file::is_model(&file) {

@@ -1,9 +1,9 @@
 //! The ViT-PCM network and its weights: vision transformer, HV-BiLSTM, patch classifier, import of published
 //! backbones, and model files.
 //!
-//! Knows tensors and files, but no data set and no image format. The files are the block diagram:
-//! [`vit`] → [`hv_bilstm`] → [`patch_classifier`], joined in [`pcm`]; for verification [`resnet`] → [`deeplab`]; to
-//! compare with, other backbones ([`backbone`]) and class activation maps ([`cam`]).
+//! Knows tensors and files, but no data set and no image format. The files follow the block diagram: [`vit`] →
+//! [`hv_bilstm`] → [`patch_classifier`], joined in [`pcm`]; for verification [`resnet`] → [`deeplab`]; for comparison,
+//! other backbones ([`backbone`]) and class activation maps ([`cam`]).
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};

@@ -1,5 +1,5 @@
-//! Our model file: one safetensors file with the parameters and, in its metadata, everything needed to run them, and
-//! checksums. Read by mapping it; written to a temporary file beside it that is renamed when it is whole.
+//! The model file: one safetensors file with the parameters and, in its metadata, checksums and everything needed to
+//! run them. It is read by mapping and written atomically.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
@@ -19,41 +19,38 @@ use crate::safetensors_writer::{PlannedTensor, SafetensorsWriter};
 use crate::variants::ParameterShape;
 use crate::weight_file::{ArrayEntry, ElementType, WeightFile};
 
-/// What the metadata calls this kind of file.
+/// The format's name in the metadata.
 const FORMAT: &str = "vitpcm-model";
-/// The version this program writes and the only one it reads.
+/// The format version written, and the only one read.
 const FORMAT_VERSION: &str = "1";
 
-/// All that a model file says about its network.
+/// A model file's description of its network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelInfo {
     /// The network.
     pub network: PcmConfig,
-    /// Names of the classes; the first is the background.
+    /// Class names, background first.
     pub classes: Vec<String>,
-    /// Side in pixels of the square images it was trained on.
+    /// Side in pixels of its square training images.
     pub train_size: usize,
-    /// Side in pixels of the square images it is meant to be run on.
+    /// Side in pixels of the square images to run it on.
     pub inference_size: usize,
-    /// What its pixels went through.
+    /// Normalisation of its input pixels.
     pub normalisation: Normalisation,
-    /// How images and score maps were resized when it was trained, and have to be when it is run.
+    /// How images and score maps were resized in training, and have to be in inference.
     pub alignment: GridAlignment,
     /// The preset it was trained with.
     pub preset: String,
-    /// Where it comes from: what made it, with which command, on which data, how well it did. Free keys.
+    /// Provenance: the program, the command, the data, the scores. Free keys.
     pub provenance: BTreeMap<String, String>,
 }
 
 impl ModelInfo {
-    /// Refuses descriptions that contradict themselves.
+    /// Checks the description for contradictions.
     pub fn check(&self) -> Result<()> {
         self.network.check()?;
+        check_number_of_names(&self.classes, self.network.num_classes)?;
         let bad = |reason: String| Err(NetsError::BadConfig { reason });
-        if self.classes.len() != self.network.num_classes {
-            let (names, classes) = (self.classes.len(), self.network.num_classes);
-            return bad(format!("{names} class names for {classes} classes"));
-        }
         let mut sorted: Vec<&str> = self.classes.iter().map(String::as_str).collect();
         sorted.sort_unstable();
         if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -67,6 +64,14 @@ impl ModelInfo {
         }
         self.normalisation.check()
     }
+}
+
+/// Checks that there is a name for every class.
+pub(crate) fn check_number_of_names(names: &[String], num_classes: usize) -> Result<()> {
+    if names.len() == num_classes {
+        return Ok(());
+    }
+    Err(NetsError::BadConfig { reason: format!("{} class names for {num_classes} classes", names.len()) })
 }
 
 /// Where samples sit when images and score maps are resized.
@@ -92,17 +97,17 @@ impl std::fmt::Display for GridAlignment {
 /// How a model file stores its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Storage {
-    /// As they are computed.
+    /// 32-bit floats.
     F32,
-    /// In half the space; to be read back as f32.
+    /// Half the space; read back as f32.
     F16,
-    /// Matrices and kernels in half the space, vectors as they are computed.
+    /// Matrices and kernels in half the space, vectors as f32.
     F16Matrices,
-    /// In a quarter of the space: matrices as whole numbers of 8 bits with a scale a row, the rest as f16.
+    /// A quarter of the space: matrices as 8-bit integers with one scale per row, the rest as f16.
     I8,
 }
 
-/// Behind the name of a matrix of 8-bit numbers: the array of what each of its rows is to be multiplied with.
+/// Suffix of the array with the row scales of an 8-bit matrix.
 const ROW_SCALES: &str = ".row_scales";
 
 /// How one parameter is stored.
@@ -115,7 +120,8 @@ enum Form {
 
 impl Storage {
     fn form_of(self, tensor: &Tensor) -> Form {
-        // Matrices of layers; not positions and tokens (one row), nor the small classifier, whose every bit counts.
+        // The layers' matrices; not positions and tokens (one row), nor the small classifier, which needs full
+        // precision.
         let is_large_matrix = tensor.rank() >= 2 && tensor.dims()[0] > 1 && tensor.elem_count() >= 1 << 16;
         match self {
             Storage::F32 => Form::F32,
@@ -129,13 +135,13 @@ impl Storage {
 /// A model: its description and its parameters.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// What the network is and where it comes from.
+    /// The network's description and provenance.
     pub info: ModelInfo,
     /// All parameters, f32.
     pub parameters: Parameters,
 }
 
-/// All parameters of a file that was compared with its description.
+/// Reads all parameters of a file that matches its description.
 pub(crate) fn read_parameters(file: &WeightFile, device: &Device) -> Result<Parameters> {
     let mut parameters = Parameters::new();
     for entry in file.entries() {
@@ -149,8 +155,7 @@ pub(crate) fn read_parameters(file: &WeightFile, device: &Device) -> Result<Para
     Ok(parameters)
 }
 
-/// Writes a file of parameters. Whoever reads the path meanwhile sees the old file or the new one, never a part. The same
-/// parameters and metadata always give the same bytes.
+/// Writes a file of parameters atomically. The same parameters and metadata give the same bytes.
 pub(crate) fn write_parameters(
     path: &Path,
     metadata: &BTreeMap<&'static str, String>,
@@ -186,7 +191,7 @@ pub(crate) fn write_parameters(
     writer.finish().map_err(io)?;
     file.as_file().sync_all().map_err(io)?;
     file.persist(path).map_err(|error| io(error.error))?;
-    // The renaming itself lies in the folder. Some file systems cannot sync folders; the file is whole anyway.
+    // Makes the renaming durable. Some file systems cannot sync folders; the file is complete anyway.
     if let Ok(folder) = std::fs::File::open(folder) {
         let _ = folder.sync_all();
     }
@@ -199,7 +204,7 @@ impl Model {
         Self::from_weight_file(&WeightFile::open(path)?, device)
     }
 
-    /// Reads a model from a file that is open, or embedded in the program.
+    /// Reads a model from an open or embedded file.
     pub fn from_weight_file(file: &WeightFile, device: &Device) -> Result<Self> {
         let info = read_info(file)?;
         compare(&info, file).into_result()?;
@@ -212,16 +217,15 @@ impl Model {
         PcmNetwork::new(&self.info.network, &self.parameters)
     }
 
-    /// The model whose parameters are the means of those of several, which agree in all but their provenance; it has that of
-    /// the first. At least one.
+    /// The model with the mean parameters of several models, which must agree in all but their provenance; it gets the
+    /// first one's. At least one.
     pub fn mean(models: &[Self]) -> Result<Self> {
         let plain = |model: &Self| ModelInfo { provenance: BTreeMap::new(), ..model.info.clone() };
         let parameters = mean_of_alike(models.iter().map(|model| (plain(model), &model.parameters)))?;
         Ok(Self { info: models[0].info.clone(), parameters })
     }
 
-    /// Writes the model file. Whoever reads the path meanwhile sees the old file or the new one, never a part.
-    /// The same model always gives the same bytes.
+    /// Writes the model file atomically. The same model gives the same bytes.
     pub fn save(&self, path: impl AsRef<Path>, storage: Storage) -> Result<()> {
         self.info.check()?;
         let shapes = self.info.network.parameter_shapes();
@@ -229,7 +233,7 @@ impl Model {
     }
 }
 
-/// The means of the parameters of several models; refused where their descriptions differ. At least one.
+/// The mean parameters of several models, whose descriptions must be equal. At least one.
 pub(crate) fn mean_of_alike<'a, T: PartialEq>(
     models: impl Iterator<Item = (T, &'a Parameters)>,
 ) -> Result<Parameters> {
@@ -240,9 +244,8 @@ pub(crate) fn mean_of_alike<'a, T: PartialEq>(
     Parameters::mean(&stores)
 }
 
-/// A temporary file with the permissions of any new file, not the private ones that `tempfile` would choose. Its name says
-/// whose it is, as that of every half-written file does: whoever next takes the folder of a process that was killed
-/// removes it.
+/// A temporary file with the permissions of any new file, not `tempfile`'s private ones. Its name holds the process id,
+/// so that leftovers of a killed process are removed with the other half-written files.
 fn temporary_file_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     let prefix = format!(".model.{}-", std::process::id());
@@ -255,7 +258,7 @@ fn temporary_file_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     builder.tempfile_in(folder)
 }
 
-/// Refuses numbers that would be read back as something that is not finite.
+/// Refuses values that would read back as infinite or NaN.
 fn check_storable(path: &Path, name: &str, values: &[f32], form: Form) -> Result<()> {
     let not_storable = |value: &f32, expected| {
         Err(NetsError::NotStorable { path: path.to_owned(), name: name.to_owned(), value: *value, expected })
@@ -277,7 +280,7 @@ fn write_f16(writer: &mut impl Write, values: &[f32]) -> io::Result<()> {
     values.iter().try_for_each(|&value| writer.write_all(&f16::from_f32(value).to_le_bytes()))
 }
 
-/// The scales of all rows, then the rows: what [`planned`] promises in this order.
+/// The scales of all rows, then the rows, in the order that [`planned`] declares.
 fn write_rows(writer: &mut impl Write, values: &[f32], num_rows: usize) -> io::Result<()> {
     let rows = || values.chunks_exact(values.len() / num_rows);
     let scale = |row: &[f32]| row.iter().fold(0f32, |largest, value| largest.max(value.abs())) / 127.0;
@@ -290,7 +293,7 @@ fn write_rows(writer: &mut impl Write, values: &[f32], num_rows: usize) -> io::R
     Ok(())
 }
 
-/// A matrix that [`write_rows`] wrote; [`compare`] has seen that its scales are there.
+/// Reads a matrix that [`write_rows`] wrote; [`compare`] has checked that its scales are there.
 fn read_rows(file: &WeightFile, entry: &ArrayEntry) -> Result<Vec<f32>> {
     let mut values = file.read_numbers(entry)?;
     let Some(scales) = file.entry(&format!("{}{ROW_SCALES}", entry.name)) else { return Ok(values) };
@@ -303,7 +306,7 @@ fn read_rows(file: &WeightFile, entry: &ArrayEntry) -> Result<Vec<f32>> {
     Ok(values)
 }
 
-/// The arrays that a parameter is stored as.
+/// The arrays that store a parameter.
 fn planned(name: &str, tensor: &Tensor, storage: Storage) -> Vec<PlannedTensor> {
     let plan = |name: String, element_type, element_size, shape: &[usize]| PlannedTensor {
         name,
@@ -338,12 +341,12 @@ fn write_info(info: &ModelInfo) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// Whether a file says that it is a model of ours.
+/// Whether a file is a vitpcm model, by its metadata.
 pub(crate) fn is_model(file: &WeightFile) -> bool {
     file.metadata().get("format").is_some_and(|format| format == FORMAT)
 }
 
-/// The description of a model, from its file's metadata.
+/// Reads a model's description from its file's metadata.
 pub(crate) fn read_info(file: &WeightFile) -> Result<ModelInfo> {
     if !is_model(file) {
         let reason = "not a vitpcm model (its metadata lack `format: vitpcm-model`); is it backbone weights?";
@@ -355,9 +358,7 @@ pub(crate) fn read_info(file: &WeightFile) -> Result<ModelInfo> {
 }
 
 fn parse_info(metadata: &BTreeMap<String, String>) -> Parsed<ModelInfo> {
-    let get = |key: &str| {
-        metadata.get(key).ok_or_else(|| Fault::from(format!("a model without `{key}` in its metadata")))
-    };
+    let get = |key: &str| metadata_value(metadata, key);
     let version = get("format_version")?;
     if version != FORMAT_VERSION {
         return Err(format!(
@@ -377,7 +378,7 @@ fn parse_info(metadata: &BTreeMap<String, String>) -> Parsed<ModelInfo> {
     })
 }
 
-/// The description of the network. Earlier versions had a second way of pooling, and named the one they used.
+/// Parses the network's description. Earlier versions had a second kind of pooling and named the one they used.
 fn network(text: &str) -> Parsed<PcmConfig> {
     let mut value: serde_json::Value = json("network", text)?;
     if let Some(pooling) = value.as_object_mut().and_then(|fields| fields.remove("pooling"))
@@ -388,18 +389,23 @@ fn network(text: &str) -> Parsed<PcmConfig> {
     json("network", &value.to_string())
 }
 
-/// A value of a model's metadata.
+/// A required metadata value.
+pub(crate) fn metadata_value<'a>(metadata: &'a BTreeMap<String, String>, key: &str) -> Parsed<&'a String> {
+    metadata.get(key).ok_or_else(|| Fault::from(format!("a model without `{key}` in its metadata")))
+}
+
+/// Parses a metadata value.
 pub(crate) fn json<T: DeserializeOwned>(key: &str, text: &str) -> Parsed<T> {
     serde_json::from_str(text)
         .map_err(|error| format!("the model's `{key}` is not understood: {error}").into())
 }
 
-/// How the tensors of the file differ from those its description promises.
+/// How the file's tensors differ from those of its description.
 pub(crate) fn compare(info: &ModelInfo, file: &WeightFile) -> Mismatch {
     compare_parameters(info.network.backbone.name(), &info.network.parameter_shapes(), file)
 }
 
-/// How the tensors of the file differ from those wanted.
+/// How the file's tensors differ from those wanted.
 pub(crate) fn compare_parameters(network: &str, wanted: &[ParameterShape], file: &WeightFile) -> Mismatch {
     let mut mismatch = Mismatch::new(file.path(), format!("its own description ({network})"));
     for parameter in wanted {
@@ -417,7 +423,7 @@ pub(crate) fn compare_parameters(network: &str, wanted: &[ParameterShape], file:
             mismatch.different.push(DifferentTensor {
                 name: entry.name.clone(),
                 found: format!("{:?} {}", entry.shape, entry.element_type),
-                expected: format!("{:?} f32, f16, or i8 with a scale a row", parameter.shape),
+                expected: format!("{:?} f32, f16, or i8 with a scale per row", parameter.shape),
             });
         }
     }
@@ -438,7 +444,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = temporary_file_in(folder.path()).unwrap();
         let name = file.path().file_name().unwrap().to_str().unwrap().to_owned();
-        // As `vitpcm_masks::atomic_file` tells its writer.
+        // The pattern of `vitpcm_masks::atomic_file`.
         let own = name.strip_prefix(&format!(".model.{}-", std::process::id())).unwrap();
         let own = own.strip_suffix(".tmp").unwrap();
         assert!(!own.is_empty() && own.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{name}");

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{NetsError, Result};
 
-/// Mean and standard deviation a channel (R, G, B), of pixel values scaled to 0..1.
+/// Mean and standard deviation per channel (R, G, B), for pixel values scaled to 0..1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Normalisation {
@@ -19,13 +19,13 @@ impl Normalisation {
     pub const HALF: Self = Self { mean: [0.5; 3], std: [0.5; 3] };
     /// ImageNet's statistics: DINO and DINOv2.
     pub const IMAGENET: Self = Self { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] };
-    /// Pixels of 0..255 less ImageNet's mean, nothing divided: Caffe and Keras.
+    /// Pixels of 0..255 minus ImageNet's mean, without division: Caffe and Keras.
     pub const CAFFE: Self = Self {
         mean: [123.68 / 255.0, 116.779 / 255.0, 103.939 / 255.0],
         std: [1.0 / 255.0, 1.0 / 255.0, 1.0 / 255.0],
     };
 
-    /// Refuses statistics by which pixels cannot be divided.
+    /// Checks that pixels can be divided by the deviations.
     pub(crate) fn check(&self) -> Result<()> {
         let is_finite = self.mean.iter().chain(&self.std).all(|value| value.is_finite());
         if !is_finite || self.std.iter().any(|&std| std <= 0.0) {
@@ -35,7 +35,7 @@ impl Normalisation {
         Ok(())
     }
 
-    /// One value of a channel, 0..255 before (values of an augmented view may lie beyond).
+    /// Normalises one channel value, usually 0..255 (augmented views may exceed it).
     pub fn normalise(&self, channel: usize, value: f32) -> f32 {
         (value / 255.0 - self.mean[channel]) / self.std[channel]
     }
@@ -48,7 +48,7 @@ impl Normalisation {
         }
     }
 
-    /// RGB pixels, HWC, u8, to network input, CHW. A last pixel with fewer than three values is left out.
+    /// RGB pixels, HWC, u8, to network input, CHW. An incomplete last pixel is dropped.
     pub fn network_input_from_rgb(&self, rgb: &[u8]) -> Vec<f32> {
         let num_pixels = rgb.len() / 3;
         let mut input = Vec::with_capacity(3 * num_pixels);

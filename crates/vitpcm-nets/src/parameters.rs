@@ -1,5 +1,5 @@
-//! The parameters of a network: tensors by name. Training makes some of them variables; networks are built from
-//! the store and share its tensors.
+//! A network's parameters: tensors by name. Training makes some of them variables; networks are built from them and
+//! share the tensors.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use crate::error::{NetsError, Result};
 use crate::variants::ParameterShape;
 
-/// Tensors by name, in the order of their names.
+/// Tensors by name, in alphabetical order.
 #[derive(Debug, Clone, Default)]
 pub struct Parameters {
     tensors: BTreeMap<String, Tensor>,
@@ -35,12 +35,12 @@ impl Parameters {
         self.tensors.extend(other.tensors);
     }
 
-    /// All parameters in the order of their names.
+    /// All parameters in alphabetical order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
-    /// Refuses a store in which a parameter is missing or of another shape.
+    /// Checks that no parameter is missing or of another shape.
     pub(crate) fn check(&self, shapes: &[ParameterShape]) -> Result<()> {
         for ParameterShape { name, shape } in shapes {
             let found = self.get(name)?.dims();
@@ -52,7 +52,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// How many numbers all parameters hold together.
+    /// Total number of elements.
     pub fn num_elements(&self) -> usize {
         self.tensors.values().map(Tensor::elem_count).sum()
     }
@@ -67,8 +67,8 @@ impl Parameters {
         self.map(|tensor| tensor.to_dtype(dtype))
     }
 
-    /// Makes the chosen parameters variables, and all others constants, with their values kept; returns the
-    /// variables in the order of their names. Networks built before keep their old tensors: build them anew.
+    /// Makes the chosen parameters variables and all others constants, keeping their values; returns the variables in
+    /// alphabetical order. Networks built before keep their old tensors and have to be rebuilt.
     pub fn make_trainable(&mut self, choose: impl Fn(&str) -> bool) -> Result<Vec<(String, Var)>> {
         let mut variables = Vec::new();
         for (name, tensor) in &mut self.tensors {
@@ -84,7 +84,7 @@ impl Parameters {
         Ok(variables)
     }
 
-    /// The mean of several stores of the same names and shapes. At least one.
+    /// The mean of several stores with the same names and shapes. At least one.
     pub(crate) fn mean(stores: &[&Self]) -> Result<Self> {
         let mean_of = |name: &str| -> Result<Tensor> {
             let tensors = stores.iter().map(|store| store.get(name).cloned()).collect::<Result<Vec<_>>>()?;

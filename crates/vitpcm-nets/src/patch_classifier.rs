@@ -1,4 +1,4 @@
-//! The patch classifier: one bias-free linear layer and a softmax over the classes, for every patch.
+//! The patch classifier: a linear layer without bias and a softmax over the classes, for every patch.
 
 use candle_core::Tensor;
 
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::parameters::Parameters;
 use crate::variants::ParameterShape;
 
-/// The name of the classifier's only parameter, which alone carries the L2 penalty.
+/// Name of the classifier's only parameter, the only one with the L2 penalty.
 pub const CLASSIFIER_WEIGHT: &str = "patch_classifier.weight";
 
 /// The layer from patch features to class probabilities.
@@ -17,7 +17,7 @@ pub struct PatchClassifier {
 }
 
 impl PatchClassifier {
-    /// Builds the layer on the parameters of a store.
+    /// Builds the layer from stored parameters.
     pub fn new(parameters: &Parameters) -> Result<Self> {
         Ok(Self { weight: parameters.get(CLASSIFIER_WEIGHT)?.clone() })
     }

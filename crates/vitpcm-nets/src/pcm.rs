@@ -1,4 +1,4 @@
-//! The whole network: backbone, patch conditioning, patch classifier, pooling over the grid; or, to compare with, the
+//! The whole network: backbone, patch conditioning, patch classifier and pooling over the grid; or, as a baseline,
 //! backbone and class activation maps. Normalised pixels in, score map on the grid (Z) and tag probabilities (y) out.
 
 use candle_core::Tensor;
@@ -15,15 +15,15 @@ use crate::tag_head::{TagEvidence, TagHead};
 use crate::variants::ParameterShape;
 use crate::vit::{Precision, Tokens};
 
-/// How patches learn of each other between the ViT and the classifier.
+/// How patches exchange information between backbone and classifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum PatchConditioning {
     /// Not at all: the paper's ablation.
     None,
-    /// By two bidirectional LSTMs, along rows and columns.
+    /// Two bidirectional LSTMs, along rows and columns.
     HvBilstm {
-        /// Units a direction.
+        /// Units per direction.
         units: usize,
     },
 }
@@ -32,12 +32,12 @@ pub enum PatchConditioning {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Localisation {
-    /// Patch-class mapping, the paper's: every patch is classified, the background among the classes, and pooled.
+    /// Patch-class mapping (the paper's method): every patch is classified, with background as a class, and pooled.
     #[default]
     Pcm,
-    /// Class activation maps: the image is classified by the mean of its features, see [`crate::cam`].
+    /// Class activation maps: the image is classified by its mean features, see [`crate::cam`].
     Cam {
-        /// What a class's map, 1 at its peak, must exceed; below is background.
+        /// The score that a class must exceed, relative to its peak of 1; below is background.
         background_threshold: f32,
     },
 }
@@ -48,27 +48,26 @@ impl Localisation {
     }
 }
 
-/// The description of a network.
+/// Configuration of a network.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcmConfig {
-    /// What makes features of pixels.
+    /// The backbone.
     pub backbone: BackboneConfig,
-    /// What stands between the ViT and the classifier.
+    /// The layer between backbone and classifier.
     pub conditioning: PatchConditioning,
-    /// Classes with the background (K + 1).
+    /// Number of classes including background (K + 1).
     pub num_classes: usize,
-    /// What stands behind the features. Files say it only where it is not PCM.
+    /// How features become scores. Files name it only if it is not PCM.
     #[serde(default, skip_serializing_if = "Localisation::is_pcm")]
     pub localisation: Localisation,
-    /// Whether a [`TagHead`], fitted after training, makes the tag probabilities. Files say it only where one does.
+    /// Whether a [`TagHead`], fitted after training, gives the tag probabilities. Files name it only if so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tag_head: bool,
 }
 
 impl PcmConfig {
-    /// The paper's network on a backbone: HV-BiLSTM of 192 units, max pooling. `num_classes` counts the
-    /// background.
+    /// The paper's network on a backbone: HV-BiLSTM of 192 units, max pooling. `num_classes` includes the background.
     pub fn paper(backbone: impl Into<BackboneConfig>, num_classes: usize) -> Self {
         Self {
             backbone: backbone.into(),
@@ -79,7 +78,7 @@ impl PcmConfig {
         }
     }
 
-    /// Refuses numbers that no network can have.
+    /// Checks that the numbers describe a possible network.
     pub fn check(&self) -> Result<()> {
         self.backbone.check()?;
         let bad = |reason: String| Err(NetsError::BadConfig { reason });
@@ -99,10 +98,10 @@ impl PcmConfig {
                 return bad(format!("a background threshold of {background_threshold}; expected 0 to 1"));
             }
             if self.conditioning != PatchConditioning::None {
-                return bad("class activation maps behind a conditioning; expected none".to_owned());
+                return bad("class activation maps after patch conditioning; expected none".to_owned());
             }
             if self.tag_head {
-                return bad("a tag head behind class activation maps; expected patch scores".to_owned());
+                return bad("a tag head after class activation maps; expected patch scores".to_owned());
             }
         }
         Ok(())
@@ -115,7 +114,7 @@ impl PcmConfig {
         shapes
     }
 
-    /// Names and shapes of what stands on the backbone.
+    /// Names and shapes of the parameters after the backbone.
     pub fn head_parameter_shapes(&self) -> Vec<ParameterShape> {
         let backbone_features = self.backbone.num_features();
         let (mut shapes, num_features) = match self.conditioning {
@@ -134,7 +133,7 @@ impl PcmConfig {
         shapes
     }
 
-    /// The name of the classifier's weight, which alone carries the L2 penalty.
+    /// Name of the classifier's weight, the only parameter with the L2 penalty.
     pub fn classifier_weight(&self) -> &'static str {
         match self.localisation {
             Localisation::Pcm => CLASSIFIER_WEIGHT,
@@ -142,22 +141,22 @@ impl PcmConfig {
         }
     }
 
-    /// How many numbers the network learns.
+    /// Number of trainable parameters.
     pub fn num_parameters(&self) -> usize {
         self.parameter_shapes().iter().map(ParameterShape::num_elements).sum()
     }
 }
 
-/// What the network says about a batch of images.
+/// The network's output for a batch of images.
 #[derive(Debug, Clone)]
 pub struct PcmOutput {
     /// Z: class probabilities of every patch, `[B, rows, columns, K + 1]`.
     pub scores_on_grid: Tensor,
-    /// y: probability of every tag, `[B, K + 1]`; by pooling, and by the tag head where there is one.
+    /// y: probability of every tag, `[B, K + 1]`; from pooling and, if there is one, the tag head.
     pub tag_probabilities: Tensor,
 }
 
-/// The network, built on the parameters of a store.
+/// The network built from stored parameters.
 #[derive(Debug, Clone)]
 pub struct PcmNetwork {
     config: PcmConfig,
@@ -175,7 +174,7 @@ enum Head {
 }
 
 impl PcmNetwork {
-    /// Builds the network; the store must hold all of [`PcmConfig::parameter_shapes`].
+    /// Builds the network; `parameters` must hold all of [`PcmConfig::parameter_shapes`].
     pub fn new(config: &PcmConfig, parameters: &Parameters) -> Result<Self> {
         config.check()?;
         parameters.check(&config.head_parameter_shapes())?;
@@ -197,24 +196,24 @@ impl PcmNetwork {
         })
     }
 
-    /// The same network, computed in other numbers.
+    /// The same network with another compute precision.
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { backbone: self.backbone.with_precision(precision), precision, ..self }
     }
 
-    /// The same network for passes between which nothing changes, in the precision that it has now.
+    /// The same network for inference, in its current precision: all blocks are frozen and prepared once.
     pub fn for_inference(self) -> Result<Self> {
         let depth = self.config.backbone.depth();
         self.with_frozen_blocks(depth)
     }
 
-    /// The same network for passes between which the backbone's first blocks do not change: what can be computed of them
-    /// beforehand is, in the precision that the network has now. They leave no graph.
+    /// The same network with the backbone's first blocks frozen: they are prepared once, in the current precision, and
+    /// record no graph.
     pub fn with_frozen_blocks(self, num_blocks: usize) -> Result<Self> {
         Ok(Self { backbone: self.backbone.with_frozen_blocks(num_blocks)?, ..self })
     }
 
-    /// Its description.
+    /// Its configuration.
     pub fn config(&self) -> &PcmConfig {
         &self.config
     }
@@ -232,8 +231,8 @@ impl PcmNetwork {
         self.continue_from(&self.backbone.embed(pixels)?, mode)
     }
 
-    /// The part of the network that training leaves frozen: embedding and the first `num_blocks` blocks, without
-    /// dropout. Its tokens carry no graph, and any number of passes can continue from them.
+    /// The part that training leaves frozen: embedding and the first `num_blocks` blocks, without dropout. Its tokens
+    /// carry no graph, and any number of passes can continue from them.
     pub fn run_frozen_blocks(&self, pixels: &Tensor, num_blocks: usize) -> Result<Tokens> {
         let embedded = self.backbone.embed(pixels)?;
         let mut tokens = self.backbone.run_blocks_to(num_blocks, &embedded, &mut Mode::Inference)?;
@@ -241,7 +240,7 @@ impl PcmNetwork {
         Ok(tokens)
     }
 
-    /// From tokens between two blocks to scores and tags.
+    /// Continues from tokens between two blocks to scores and tags.
     pub fn continue_from(&self, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<PcmOutput> {
         let grid_features = self.grid_features_from(tokens, mode)?;
         let output = self.pooled(&grid_features, mode)?;
@@ -250,7 +249,7 @@ impl PcmNetwork {
         Ok(PcmOutput { tag_probabilities: tag_head.forward(&evidence)?, ..output })
     }
 
-    /// What a [`TagHead`] is fitted on, or makes tag probabilities of. Pixels as for [`forward`](Self::forward).
+    /// The inputs of a [`TagHead`], to fit or apply it. Pixels as for [`forward`](Self::forward).
     pub fn tag_evidence(&self, pixels: &Tensor) -> Result<TagEvidence> {
         let mode = &mut Mode::Inference;
         let grid_features = self.grid_features_from(&self.backbone.embed(pixels)?, mode)?;
@@ -263,10 +262,10 @@ impl PcmNetwork {
         self.backbone.grid_features(&tokens)
     }
 
-    /// Scores, and tags by pooling alone.
+    /// Scores, and tags from pooling alone.
     ///
     /// # Shapes
-    /// grid_features `[B, rows, columns, features]`, of the backbone
+    /// grid_features `[B, rows, columns, features]`, from the backbone
     fn pooled(&self, grid_features: &Tensor, mode: &mut Mode<'_>) -> Result<PcmOutput> {
         let conditioned;
         let features = match &self.hv_bilstm {
@@ -283,7 +282,7 @@ impl PcmNetwork {
             }
         };
         let scores_on_grid = classifier.forward(features, mode)?;
-        // Global max pooling: the best patch decides.
+        // Global max pooling.
         let tag_probabilities = vitpcm_ops::max_over_grid(&scores_on_grid)?;
         Ok(PcmOutput { scores_on_grid, tag_probabilities })
     }

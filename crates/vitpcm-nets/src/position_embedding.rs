@@ -1,5 +1,5 @@
-//! Position embeddings for any grid, resized bicubically from the grid of pretraining; the class token's part
-//! is kept. Equal to PyTorch's `interpolate(mode="bicubic", align_corners=False, antialias=False)`.
+//! Position embeddings for any grid, resized bicubically from the pretraining grid; the class token's embedding is
+//! kept. Equal to PyTorch's `interpolate(mode="bicubic", align_corners=False, antialias=False)`.
 
 use candle_core::{Device, Tensor};
 
@@ -49,7 +49,7 @@ fn bicubic_matrix(from: usize, to: usize, device: &Device) -> candle_core::Resul
         let share = source - before;
         let weights = [outer(1.0 + share), inner(share), inner(1.0 - share), outer(2.0 - share)];
         for (tap, weight) in weights.into_iter().enumerate() {
-            // Beyond the edge the edge's value counts, as in PyTorch.
+            // The edge value is repeated, as in PyTorch.
             let index = (before as isize - 1 + tap as isize).clamp(0, last) as usize;
             row[index] += weight as f32;
         }

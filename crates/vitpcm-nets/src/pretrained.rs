@@ -1,6 +1,6 @@
-//! Import of a backbone of any kind: what training from tags starts from. A model of ours is known by its metadata and
-//! gives its backbone alone; published weights are known by their names. How the files of each kind are read is left to
-//! `model_file`, `deeplab_model`, `import` (ViTs), `resnet_import` and `xception_import`.
+//! Import of a backbone of any kind, to train from. A vitpcm model is detected by its metadata and gives only its
+//! backbone; published weights are detected by their names. `model_file`, `deeplab_model`, `import` (ViTs),
+//! `resnet_import` and `xception_import` read the files.
 
 use std::path::Path;
 
@@ -23,13 +23,13 @@ use crate::xception_import::{import_xception, is_xception};
 /// The weights of a backbone of any kind.
 #[derive(Debug, Clone)]
 pub struct PretrainedBackbone {
-    /// Its numbers.
+    /// Its configuration.
     pub config: BackboneConfig,
-    /// Whose names the file uses, or which of our models it is.
+    /// The file's naming scheme, or the kind of vitpcm model.
     pub naming: String,
-    /// What its pixels went through: a model of ours says it, elsewhere names and shapes tell.
+    /// Normalisation of its input pixels: stored in vitpcm models, otherwise inferred from names and shapes.
     pub normalisation: Normalisation,
-    /// Side in pixels of the square images that a model of ours was trained on.
+    /// Side in pixels of a vitpcm model's square training images.
     pub train_size: Option<usize>,
     /// Its parameters, f32, in our layout.
     pub parameters: Parameters,
@@ -41,7 +41,7 @@ impl PretrainedBackbone {
         Self::from_weight_file(&WeightFile::open(path)?, expected, device)
     }
 
-    /// The backbone of a model that was trained from tags, without what stands behind it.
+    /// The backbone of a model trained from tags.
     pub fn of_model(model: &Model) -> Result<Self> {
         let config = model.info.network.backbone;
         Ok(Self {
@@ -65,7 +65,7 @@ impl PretrainedBackbone {
         })
     }
 
-    /// [`import`](Self::import) from a file that is open.
+    /// [`import`](Self::import) from an open file.
     pub fn from_weight_file(file: &WeightFile, expected: Option<&str>, device: &Device) -> Result<Self> {
         if is_model(file) || DeepLabModel::is_in(file) {
             let found = match is_model(file) {
@@ -118,7 +118,7 @@ impl PretrainedBackbone {
     }
 }
 
-/// The variant of a name, which must be one of the file's kind.
+/// The variant of a name, which must be of the file's kind.
 fn named<T>(name: Option<&str>, find: fn(&str) -> Result<T>, file: &WeightFile) -> Result<Option<T>> {
     let Some(name) = name else { return Ok(None) };
     BackboneConfig::named(name)?;
@@ -127,7 +127,7 @@ fn named<T>(name: Option<&str>, find: fn(&str) -> Result<T>, file: &WeightFile) 
     })
 }
 
-/// The backbone's own among a network's parameters.
+/// The backbone's parameters among a network's.
 fn parameters_of(backbone: &BackboneConfig, network: &Parameters) -> Result<Parameters> {
     let one = |ParameterShape { name, .. }| Ok((name.clone(), network.get(&name)?.clone()));
     backbone.parameter_shapes().into_iter().map(one).collect()

@@ -1,5 +1,5 @@
-//! Our own random numbers: a hash of a key and a counter, so that number `i` of a stream is had without the
-//! numbers before it, on any number of threads, and a resumed run continues bit for bit.
+//! Counter-based random numbers: a hash of a key and a position, so that number `i` of a stream needs no numbers before
+//! it, on any number of threads, and a resumed run continues bit for bit.
 
 use vitpcm_ops::{random_bits, uniform};
 
@@ -10,7 +10,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream of this name: names give independent streams of one seed.
+    /// The stream of this name; different names give independent streams.
     pub fn named(seed: u64, name: &str) -> Self {
         // FNV-1a
         let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| {
@@ -19,7 +19,7 @@ impl Stream {
         Self { key: random_bits(seed, 0) ^ hash }
     }
 
-    /// What `vitpcm_ops` calls the stream by.
+    /// The stream's key for `vitpcm_ops`.
     pub(crate) fn key(&self) -> u64 {
         self.key
     }

@@ -1,6 +1,6 @@
 //! ResNets of bottleneck blocks with atrous last stages and frozen batch norm: the backbone of the verification network
-//! (output stride 8), and one for training from tags (16). Images are channels last, and so are the weights of convolutions (`[out, k, k, in]`); names
-//! are torchvision's.
+//! (output stride 8), and one for training from tags (16). Images are channels-last, and so are convolution weights
+//! (`[out, k, k, in]`); names are torchvision's.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::parameters::Parameters;
 use crate::variants::ParameterShape;
 use crate::vit::Precision;
 
-/// Pixels of the image from one feature to the next.
+/// Output stride in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputStride {
     /// DeepLab's.
@@ -26,7 +26,7 @@ pub enum OutputStride {
 }
 
 impl OutputStride {
-    /// Stride and dilation of the four stages: the last ones look further instead of moving further.
+    /// Stride and dilation of the four stages: the last ones have dilation instead of stride.
     fn stages(self) -> [(usize, usize); 4] {
         match self {
             OutputStride::Eight => [(1, 1), (2, 1), (1, 2), (1, 4)],
@@ -35,10 +35,10 @@ impl OutputStride {
     }
 }
 
-/// Features of a block's result, as a multiple of its 3×3 convolution's.
+/// Ratio of a block's output features to those of its 3×3 convolution.
 const EXPANSION: usize = 4;
 
-/// The convolution of a block that carries the stride.
+/// Which convolution of a block carries the stride.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StrideOn {
@@ -48,13 +48,13 @@ pub enum StrideOn {
     Second,
 }
 
-/// The numbers that describe a ResNet.
+/// Configuration of a ResNet.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResNetConfig {
     /// Blocks of each stage.
     pub blocks: [usize; 4],
-    /// Features of the entrance and of the first stage's 3×3 convolutions; each stage doubles them.
+    /// Features of the stem and of the first stage's 3×3 convolutions; each stage doubles them.
     pub width: usize,
     /// Where the stride sits.
     pub stride_on: StrideOn,
@@ -89,7 +89,7 @@ impl ResNetVariant {
         })
     }
 
-    /// Its numbers in torchvision's form.
+    /// Its configuration in torchvision's form.
     pub fn config(&self) -> ResNetConfig {
         let (blocks, width) = (self.blocks, self.width);
         ResNetConfig { blocks, width, stride_on: StrideOn::Second, norm_eps: 1e-5 }
@@ -103,35 +103,27 @@ impl ResNetConfig {
         RESNETS.into_iter().find(same).map_or("custom", |variant| variant.name)
     }
 
-    /// Features of every pixel of the result.
+    /// Features per output pixel.
     pub fn num_features(&self) -> usize {
         8 * self.width * EXPANSION
     }
 
-    /// Refuses numbers that no network can have; the limits are far above every published ResNet.
+    /// Checks that the numbers describe a possible network; the limits are far above every published ResNet.
     pub fn check(&self) -> Result<()> {
-        let bad = |reason: String| Err(NetsError::BadConfig { reason });
         if self.blocks.iter().any(|blocks| !(1..=128).contains(blocks)) || !(1..=1024).contains(&self.width) {
-            return bad(format!(
+            let reason = format!(
                 "stages of {:?} blocks, width {}; expected 1 to 128 blocks, 1 to 1024",
                 self.blocks, self.width
-            ));
+            );
+            return Err(NetsError::BadConfig { reason });
         }
-        if !(self.norm_eps.is_finite() && self.norm_eps > 0.0) {
-            return bad(format!("norm_eps is {}; expected a positive number", self.norm_eps));
-        }
-        Ok(())
+        check_norm_eps(self.norm_eps)
     }
 
     /// Names and shapes of all parameters.
     pub fn parameter_shapes(&self) -> Vec<ParameterShape> {
         let mut shapes = Vec::new();
-        let mut layer = |conv: &str, norm: &str, [out, kernel, inputs]: [usize; 3]| {
-            shapes.push(ParameterShape::new(&format!("{conv}.weight"), &[out, kernel, kernel, inputs]));
-            for part in NORM_PARTS {
-                shapes.push(ParameterShape::new(&format!("{norm}.{part}"), &[out]));
-            }
-        };
+        let mut layer = |conv: &str, norm: &str, size| shapes.extend(layer_shapes(conv, norm, size));
         layer("conv1", "bn1", [self.width, 7, 3]);
         for block in self.block_list(OutputStride::Eight) {
             let Block { name, inputs, width, .. } = &block;
@@ -146,7 +138,7 @@ impl ResNetConfig {
         shapes
     }
 
-    /// The index of the block that a parameter belongs to, counted over all stages.
+    /// The index of a parameter's block, counted over all stages.
     pub(crate) fn block_of(&self, name: &str) -> Option<usize> {
         let (stage, rest) = name.strip_prefix("layer")?.split_once('.')?;
         let stage = stage.parse::<usize>().ok()?.checked_sub(1)?;
@@ -154,7 +146,7 @@ impl ResNetConfig {
         Some(self.blocks.get(..stage)?.iter().sum::<usize>() + index)
     }
 
-    /// All blocks in their order.
+    /// All blocks in order.
     fn block_list(&self, output_stride: OutputStride) -> Vec<Block> {
         let mut blocks = Vec::new();
         let mut inputs = self.width;
@@ -174,10 +166,29 @@ impl ResNetConfig {
     }
 }
 
-/// What a batch norm holds, by torchvision's names.
-pub(crate) const NORM_PARTS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
+/// The parameters of a batch norm, by torchvision's names.
+const NORM_PARTS: [&str; 4] = ["weight", "bias", "running_mean", "running_var"];
 
-/// Whether a parameter belongs to a batch norm and so is never trained.
+/// Names and shapes of a convolution and its norm, of size [outputs, kernel side, inputs].
+pub(crate) fn layer_shapes(
+    conv: &str,
+    norm: &str,
+    [out, kernel, inputs]: [usize; 3],
+) -> impl Iterator<Item = ParameterShape> {
+    let weight = ParameterShape::new(&format!("{conv}.weight"), &[out, kernel, kernel, inputs]);
+    let norm = NORM_PARTS.map(|part| ParameterShape::new(&format!("{norm}.{part}"), &[out]));
+    std::iter::once(weight).chain(norm)
+}
+
+/// Checks the epsilon of batch norms.
+pub(crate) fn check_norm_eps(norm_eps: f64) -> Result<()> {
+    if norm_eps.is_finite() && norm_eps > 0.0 {
+        return Ok(());
+    }
+    Err(NetsError::BadConfig { reason: format!("norm_eps is {norm_eps}; expected a positive number") })
+}
+
+/// Whether a parameter belongs to a batch norm, which is never trained.
 pub fn is_frozen_norm(name: &str) -> bool {
     let mut parts = name.rsplit('.').skip(1);
     match (parts.next(), parts.next()) {
@@ -187,7 +198,7 @@ pub fn is_frozen_norm(name: &str) -> bool {
     }
 }
 
-/// The numbers of one block.
+/// The configuration of one block.
 struct Block {
     name: String,
     inputs: usize,
@@ -197,7 +208,7 @@ struct Block {
     is_first: bool,
 }
 
-/// A convolution and the norm behind it, by their names.
+/// A convolution and its norm, by their names.
 pub(crate) fn conv_layer(
     parameters: &Parameters,
     (conv, norm): (&str, &str),
@@ -239,7 +250,7 @@ impl Block {
     }
 }
 
-/// A ResNet without a task.
+/// A ResNet without a classifier.
 #[derive(Debug, Clone)]
 pub struct ResNet {
     entrance: ConvLayer,
@@ -248,7 +259,7 @@ pub struct ResNet {
 }
 
 impl ResNet {
-    /// Builds the network; the store must hold all of [`ResNetConfig::parameter_shapes`].
+    /// Builds the network; `parameters` must hold all of [`ResNetConfig::parameter_shapes`].
     pub fn new(config: &ResNetConfig, output_stride: OutputStride, parameters: &Parameters) -> Result<Self> {
         config.check()?;
         parameters.check(&config.parameter_shapes())?;
@@ -259,19 +270,19 @@ impl ResNet {
         Ok(Self { entrance, blocks: blocks.collect::<Result<_>>()?, precision: Precision::F32 })
     }
 
-    /// The same network, computed in other numbers behind its entrance.
+    /// The same network with another compute precision after its stem.
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
     }
 
-    /// The same network for passes between which it does not change: its weights are rounded once.
+    /// The same network for repeated passes with fixed weights: they are rounded once.
     pub fn for_passes(&self) -> Result<Self> {
         let dtype = self.precision.dtype(self.entrance.device());
         let blocks = self.blocks.iter().map(|block| Ok(block.for_products(dtype)?)).collect::<Result<_>>()?;
         Ok(Self { blocks, ..self.clone() })
     }
 
-    /// Pixels to features. Where `gradients` is given, gradients of the blocks' weights may go there.
+    /// Pixels to features. With `gradients`, the gradients of the blocks' weights may go there.
     ///
     /// # Shapes
     /// pixels `[B, H, W, 3]`, RGB, f32, normalised as the weights expect; result `[B, ⌈H/s⌉, ⌈W/s⌉, 32 · width]` for an
@@ -280,18 +291,18 @@ impl ResNet {
         self.run_blocks(0..self.blocks.len(), &self.enter(pixels)?, gradients)
     }
 
-    /// Pixels to what the first block takes.
+    /// Pixels to the input of the first block.
     pub(crate) fn enter(&self, pixels: &Tensor) -> Result<Tensor> {
         if pixels.dims4()?.3 != 3 {
             let reason = format!("pixels of shape {:?}; expected [batch, height, width, 3]", pixels.dims());
             return Err(NetsError::BadConfig { reason });
         }
-        // In f32 on every device: pixels less their mean lose half a grey level in bf16.
+        // In f32 on every device: mean-subtracted pixels would lose half a grey level in bf16.
         Ok(max_pool(&self.entrance.forward(pixels, None)?, PoolWindows::EverySecond)?
             .to_dtype(self.precision.dtype(pixels.device()))?)
     }
 
-    /// Runs some blocks.
+    /// Runs a range of blocks.
     pub(crate) fn run_blocks(
         &self,
         range: Range<usize>,

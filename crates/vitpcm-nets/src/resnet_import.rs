@@ -1,6 +1,6 @@
-//! Import of ResNet weights pretrained on ImageNet, told by their names: torchvision's, and Keras' of both
-//! generations. Brings all of them into one form: RGB in, channels last, no bias beside a norm. Strict, as the import
-//! of ViTs is.
+//! Import of ResNet weights pretrained on ImageNet, detected by their names: torchvision's, and Keras' of both
+//! generations. Converts all to one form: RGB input, channels-last, no bias before a norm. Strict, like the import of
+//! ViTs.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::resnet::{ResNetConfig, ResNetVariant, StrideOn};
 use crate::variants::ParameterShape;
 use crate::weight_file::{ArrayEntry, WeightFile};
 
-/// Whose names a file of ResNet weights uses; with them go the place of the stride, the norms' epsilon and the pixels.
+/// Naming schemes of ResNet weights; each implies the position of the stride, the norms' epsilon and the normalisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ResNetNaming {
@@ -25,7 +25,7 @@ pub enum ResNetNaming {
     Torchvision,
     /// `res2a_branch2a/kernel`: Caffe's names, as Keras used them until 2019.
     KerasBranches,
-    /// `conv2_block1_1_conv/kernel`: Keras' since.
+    /// `conv2_block1_1_conv/kernel`: Keras' names since then.
     KerasBlocks,
 }
 
@@ -39,27 +39,27 @@ impl fmt::Display for ResNetNaming {
     }
 }
 
-/// The weights of a ResNet, and what is known about their file.
+/// The weights of a ResNet, and a summary of their file.
 #[derive(Debug, Clone)]
 pub struct ImportedResNet {
-    /// What the file is.
+    /// A summary of the file.
     pub summary: ResNetSummary,
     /// The ResNet's parameters, f32, in our layout.
     pub parameters: Parameters,
 }
 
-/// What a file of ResNet weights is.
+/// Summary of a file of ResNet weights.
 #[derive(Debug, Clone, Serialize)]
 pub struct ResNetSummary {
     /// The file.
     pub path: PathBuf,
-    /// Whose names it uses.
+    /// Its naming scheme.
     pub naming: ResNetNaming,
     /// The variant's name, or `custom`.
     pub variant: String,
-    /// The numbers of the ResNet.
+    /// The ResNet's configuration.
     pub config: ResNetConfig,
-    /// What its pixels went through.
+    /// Normalisation of its input pixels.
     pub normalisation: Normalisation,
     /// Arrays that segmentation does not need.
     pub left_over: Vec<String>,
@@ -75,7 +75,7 @@ pub fn import_resnet(
 }
 
 impl ImportedResNet {
-    /// [`import_resnet`] from a file that is open.
+    /// [`import_resnet`] from an open file.
     pub fn from_weight_file(
         file: &WeightFile,
         expected: Option<ResNetVariant>,
@@ -97,7 +97,7 @@ impl ImportedResNet {
                     values.chunks_exact_mut(3).for_each(<[f32]>::reverse);
                 }
             }
-            // A bias before a norm moves its mean.
+            // A bias before a norm shifts its mean.
             let conv = conv_of_mean(&name).and_then(|conv| sources.get(&format!("{conv}.bias")));
             if let Some(bias) = conv {
                 let bias = file.read_f32(bias)?;
@@ -109,7 +109,7 @@ impl ImportedResNet {
     }
 }
 
-/// What a file is, without its data: that all arrays are there, of the right shapes.
+/// Identifies a file without reading data: checks that all arrays are there with the right shapes.
 pub(crate) fn summarise(file: &WeightFile, expected: Option<ResNetVariant>) -> Result<ResNetSummary> {
     let names = || file.entries().map(|entry| entry.name.as_str());
     let Some(naming) = ResNetNaming::recognise(names()) else {
@@ -206,14 +206,14 @@ fn compare(
             });
         }
     }
-    // Deeper than expected, or of another make.
+    // Deeper than expected, or of another architecture.
     let known: HashSet<&str> = shapes.iter().map(|shape| shape.name.as_str()).collect();
     let is_known = |name: &str| known.contains(name) || name.ends_with(".bias");
     mismatch.unused = sources.keys().filter(|name| !is_known(name)).cloned().collect();
     mismatch
 }
 
-/// The convolution in front of the norm whose mean this is.
+/// The convolution before the norm with this mean.
 fn conv_of_mean(name: &str) -> Option<String> {
     let norm = name.strip_suffix(".running_mean")?;
     match norm.rsplit_once('.') {
@@ -233,7 +233,7 @@ impl ResNetNaming {
         })
     }
 
-    /// The parameter that an array is; none for what a backbone does not need.
+    /// The parameter that an array holds; `None` for arrays that a backbone does not need.
     fn parameter(self, name: &str) -> Option<String> {
         match self {
             ResNetNaming::Torchvision => torchvision_parameter(name),
@@ -244,7 +244,7 @@ impl ResNetNaming {
 }
 
 fn torchvision_parameter(name: &str) -> Option<String> {
-    // Wrappers that training code leaves around a module's names.
+    // Prefixes that training code adds to a module's names.
     let mut name = name;
     while let Some(inner) =
         ["module.", "backbone.", "model.", "encoder."].iter().find_map(|wrapper| name.strip_prefix(wrapper))
@@ -256,7 +256,7 @@ fn torchvision_parameter(name: &str) -> Option<String> {
     is_wanted.then(|| name.to_owned())
 }
 
-/// `LAYER/PART`, possibly with groups in front and `:0` behind; `layer` translates the first.
+/// `LAYER/PART`, possibly with groups before it and `:0` after it; `layer` translates the first.
 fn keras_parameter(name: &str, layer: fn(&str) -> Option<(String, Kind)>) -> Option<String> {
     let mut parts = name.strip_suffix(":0").unwrap_or(name).rsplit('/');
     let part = parts.next()?;
@@ -277,7 +277,7 @@ enum Kind {
     Norm,
 }
 
-/// Part `number` of a block, 0 for the way around.
+/// Part `number` of a block, 0 for the shortcut.
 fn in_block(stage: usize, index: usize, number: usize, kind: Kind) -> Option<(String, Kind)> {
     let stage = stage.checked_sub(1).filter(|stage| (1..=4).contains(stage))?;
     let layer = match (number, kind) {
@@ -305,7 +305,7 @@ fn branch_layer(name: &str) -> Option<(String, Kind)> {
     let mut characters = block.chars();
     let stage = characters.next()?.to_digit(10)? as usize;
     let letter = characters.next().filter(char::is_ascii_lowercase)?;
-    // Blocks are a, b, c, … or, where there are more than letters, a, b1, b2, …
+    // Blocks are a, b, c, … or, if there are more than letters, a, b1, b2, …
     let index = match characters.as_str() {
         "" => usize::from(letter as u8 - b'a'),
         number => number.parse().ok()?,

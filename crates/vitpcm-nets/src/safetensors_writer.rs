@@ -1,20 +1,20 @@
-//! Writes a safetensors file with checksums, one tensor after the other. The sums stand in the header and are known when
-//! all tensors are written: the header is written first without them, and again in the end. Written here and not by the
-//! `safetensors` crate, whose metadata come in random order.
+//! Writes a safetensors file with checksums, one tensor after the other. The checksums are in the header but known only
+//! at the end, so the header is written twice. The `safetensors` crate is not used because it writes metadata in random
+//! order.
 
 use std::collections::BTreeMap;
 use std::io::{self, Seek, SeekFrom, Write};
 
 use crate::weight_file::checksums::{self, HEADER_SUM, NO_SUM, TENSOR_SUMS};
 
-/// A tensor that a file shall hold.
+/// A tensor to be written.
 #[derive(Debug, Clone)]
 pub struct PlannedTensor {
     /// Its name.
     pub name: String,
-    /// The type of its elements in safetensors' words: `F32`, `F16`, `I8`.
+    /// Element type as in safetensors: `F32`, `F16`, `I8`.
     pub element_type: &'static str,
-    /// Bytes of one element.
+    /// Bytes per element.
     pub element_size: usize,
     /// Its shape, outermost dimension first.
     pub shape: Vec<usize>,
@@ -26,22 +26,22 @@ impl PlannedTensor {
     }
 }
 
-/// Takes the bytes of all planned tensors, in their order and without anything between them. The same content always gives
-/// the same file. Sums are computed by the write: put a buffer in front for many small ones.
+/// Takes the bytes of all planned tensors in order, without gaps. The same content gives the same file. Checksums are
+/// updated per write: buffer many small ones.
 #[derive(Debug)]
 pub struct SafetensorsWriter<W> {
     file: W,
     metadata: BTreeMap<&'static str, String>,
     tensors: Vec<PlannedTensor>,
-    /// Of the tensors that are complete.
+    /// Checksums of complete tensors.
     sums: Vec<u32>,
-    /// Of the next one: its sum so far and the bytes still to come.
+    /// The current tensor: its checksum so far and the bytes still to come.
     sum: crc32fast::Hasher,
     bytes_left: usize,
 }
 
 impl<W: Write + Seek> SafetensorsWriter<W> {
-    /// Begins at the start of an empty file.
+    /// Starts at the beginning of an empty file.
     pub fn begin(
         mut file: W,
         metadata: &BTreeMap<&'static str, String>,
@@ -57,7 +57,7 @@ impl<W: Write + Seek> SafetensorsWriter<W> {
         Ok(writer)
     }
 
-    /// Puts the checksums into the header.
+    /// Writes the checksums into the header.
     pub fn finish(mut self) -> io::Result<()> {
         if self.sums.len() < self.tensors.len() {
             return Err(io::Error::other("fewer bytes than the planned tensors have"));
@@ -92,7 +92,7 @@ impl<W: Write + Seek> Write for SafetensorsWriter<W> {
     }
 }
 
-/// The header, as long for any sums.
+/// The header; its length does not depend on the checksums.
 fn header(metadata: &BTreeMap<&'static str, String>, tensors: &[PlannedTensor], sums: &[u32]) -> Vec<u8> {
     let mut metadata = metadata.clone();
     let named = tensors.iter().zip(sums).map(|(tensor, &sum)| (&tensor.name, checksums::text_of(sum)));
@@ -110,7 +110,7 @@ fn header(metadata: &BTreeMap<&'static str, String>, tensors: &[PlannedTensor], 
         start = end;
     }
     let mut header = serde_json::Value::Object(entries).to_string().into_bytes();
-    // Data begin at a multiple of eight bytes.
+    // Data start at a multiple of eight bytes.
     header.resize(header.len().next_multiple_of(8), b' ');
     checksums::seal(&mut header);
     header

@@ -1,6 +1,6 @@
-//! The tag head: a check of every predicted tag by the image's mean features and by the distance of the class's best patch to
-//! those of training. It lowers the pooled probability where they speak against the tag, so that things of no known class get
-//! none. Fitted after training, on photographs of other things too: `vitpcm_heads::fit_tag_head`.
+//! The tag head: checks every predicted tag by the image's mean features and by the distance of the class's best patch
+//! to those of training. It lowers the pooled probability where these contradict the tag, so that objects of unknown
+//! classes get none. It is fitted after training, also on photographs of other objects: `vitpcm_heads::fit_tag_head`.
 
 use candle_core::{DType, Tensor};
 
@@ -12,14 +12,15 @@ use crate::variants::ParameterShape;
 pub const MEAN_WEIGHT: &str = "tag_head.mean_weight";
 /// Weight of the features of a class's best patch, `[F]`.
 pub const PATCH_WEIGHT: &str = "tag_head.patch_weight";
-/// Mean features of each class's best patch where the class is in the image, `[K, F]`.
+/// Mean features of each class's best patch over images with the class, `[K, F]`.
 pub const CENTRES: &str = "tag_head.centres";
-/// Weight of each feature's squared distance to the class's centre, `[F]`; below zero where distance speaks against a tag.
+/// Weight of each feature's squared distance to the class's centre, `[F]`; negative where distance is evidence against
+/// a tag.
 pub const DISTANCE_WEIGHT: &str = "tag_head.distance_weight";
-/// Factor of the pooled log-odds, and what is added to all, `[2]`.
+/// Factor on the pooled log-odds, and the bias, `[2]`.
 pub const SCALE_AND_BIAS: &str = "tag_head.scale_and_bias";
 
-/// Pooled probabilities are kept so far from 0 and 1, where their log-odds would be infinite.
+/// Pooled probabilities are clamped this far from 0 and 1, where log-odds are infinite.
 const LEAST_PROBABILITY: f32 = 1e-6;
 
 /// Log-odds of a pooled probability.
@@ -28,10 +29,10 @@ pub fn log_odds(probability: f32) -> f32 {
     (probability / (1.0 - probability)).ln()
 }
 
-/// What is known of the tags of a batch of images, f32.
+/// The evidence for the tags of a batch of images, f32.
 #[derive(Debug, Clone)]
 pub struct TagEvidence {
-    /// Probabilities by pooling alone, the background's first, `[B, K + 1]`.
+    /// Probabilities from pooling alone, background first, `[B, K + 1]`.
     pub pooled: Tensor,
     /// The backbone's features, averaged over the grid, `[B, F]`.
     pub mean_features: Tensor,
@@ -59,7 +60,7 @@ impl TagEvidence {
     }
 }
 
-/// The head, built on the parameters of a store.
+/// The head built from stored parameters.
 #[derive(Debug, Clone)]
 pub struct TagHead {
     mean_weight: Tensor,
@@ -71,7 +72,7 @@ pub struct TagHead {
 }
 
 impl TagHead {
-    /// Builds the head; the store must hold all of [`TagHead::parameter_shapes`].
+    /// Builds the head; `parameters` must hold all of [`TagHead::parameter_shapes`].
     pub fn new(parameters: &Parameters) -> Result<Self> {
         let scale_and_bias = parameters.get(SCALE_AND_BIAS)?.to_vec1::<f32>()?;
         Ok(Self {
@@ -84,7 +85,7 @@ impl TagHead {
         })
     }
 
-    /// Names and shapes of its parameters. `num_classes` counts the background, which has no centre.
+    /// Names and shapes of its parameters. `num_classes` includes the background, which has no centre.
     pub fn parameter_shapes(num_features: usize, num_classes: usize) -> Vec<ParameterShape> {
         vec![
             ParameterShape::new(MEAN_WEIGHT, &[num_features]),
@@ -95,7 +96,7 @@ impl TagHead {
         ]
     }
 
-    /// The probability of every tag: the pooled one, or the head's where that is lower. The background keeps its own.
+    /// The probability of every tag: the minimum of the pooled one and the head's. The background keeps its own.
     ///
     /// # Shapes
     /// result `[B, K + 1]`
@@ -109,7 +110,7 @@ impl TagHead {
         let weighted = evidence.best_features.broadcast_mul(&self.patch_weight)?;
         let of_patch = (distances.broadcast_mul(&self.distance_weight)? + weighted)?.sum(2)?; // [B, K]
         let logits = odds.affine(self.scale, self.bias)?.broadcast_add(&of_image)?.add(&of_patch)?;
-        // The sigmoid by way of tanh.
+        // The sigmoid through tanh.
         let probabilities = (logits * 0.5)?.tanh()?.affine(0.5, 0.5)?.minimum(&pooled)?;
         Ok(Tensor::cat(&[&evidence.pooled.narrow(1, 0, 1)?, &probabilities], 1)?)
     }

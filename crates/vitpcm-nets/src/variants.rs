@@ -1,5 +1,4 @@
-//! The numbers of every backbone variant, on one screen, and the names and shapes of a backbone's parameters.
-//! No tensors here.
+//! The numbers of every ViT variant, on one screen, and the names and shapes of its parameters. No tensors here.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,16 +6,16 @@ use crate::error::{NetsError, Result};
 
 /// Epsilon of every layer norm of the ViT.
 pub const LAYER_NORM_EPS: f64 = 1e-6;
-/// Hidden features of a block's MLP, as a multiple of the width.
+/// Ratio of an MLP's hidden features to the width.
 pub const MLP_RATIO: usize = 4;
-/// Every published variant has heads of this many features.
+/// Features per head in every published variant.
 pub(crate) const HEAD_WIDTH: usize = 64;
 
-/// The numbers that describe a vision transformer.
+/// Configuration of a vision transformer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VitConfig {
-    /// Pixels along the side of a patch.
+    /// Side of a patch in pixels.
     pub patch: usize,
     /// Features of a token (D).
     pub width: usize,
@@ -28,8 +27,8 @@ pub struct VitConfig {
     pub registers: usize,
     /// Whether each branch of a block ends in a learned scale per feature (DINOv2).
     pub layer_scale: bool,
-    /// Side of the square grid of stored position embeddings: that of the pretraining images. Any other grid,
-    /// square or not, is resized from it.
+    /// Side of the square grid of stored position embeddings, from the pretraining images. They are resized to any
+    /// other grid.
     pub position_grid: usize,
 }
 
@@ -84,14 +83,14 @@ impl Variant {
         })
     }
 
-    /// Its numbers.
+    /// Its configuration.
     pub fn config(&self) -> VitConfig {
         self.config
     }
 }
 
 impl VitConfig {
-    /// The variant with these numbers, whatever the position grid; `None` for a ViT of one's own making.
+    /// The variant with these numbers, for any position grid; `None` for a custom ViT.
     pub fn variant(&self) -> Option<Variant> {
         VARIANTS
             .into_iter()
@@ -108,7 +107,7 @@ impl VitConfig {
         1 + self.registers
     }
 
-    /// Refuses numbers that no network can have; the limits are far above every published ViT.
+    /// Checks that the numbers describe a possible network; the limits are far above every published ViT.
     pub fn check(&self) -> Result<()> {
         let limits = [
             ("patch", self.patch, 1, 256),
@@ -172,7 +171,7 @@ impl VitConfig {
     }
 }
 
-/// The name and the shape of a parameter.
+/// Name and shape of a parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParameterShape {
     /// Its name, as in timm's weight files.
@@ -186,13 +185,13 @@ impl ParameterShape {
         Self { name: name.to_owned(), shape: shape.to_vec() }
     }
 
-    /// How many numbers the parameter holds.
+    /// Number of elements.
     pub fn num_elements(&self) -> usize {
         self.shape.iter().product()
     }
 }
 
-/// Rows and columns of the patches of one image.
+/// Rows and columns of an image's patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grid {
     /// Patches from top to bottom.
@@ -202,7 +201,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// How many patches the grid has.
+    /// Number of patches.
     pub fn num_cells(&self) -> usize {
         self.rows * self.columns
     }

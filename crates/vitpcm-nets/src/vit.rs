@@ -1,8 +1,8 @@
-//! The vision transformer: patch embedding, class and register tokens, pre-norm blocks, final norm, and the
-//! classification head of pretraining for those who want it.
+//! The vision transformer: patch embedding, class and register tokens, pre-norm blocks, final norm, and optionally the
+//! classification head of pretraining.
 //!
-//! Tokens travel between the parts with their grid and the number of blocks they went through, so that training
-//! can run the frozen first blocks once and continue from there several times.
+//! Tokens carry their grid and the number of blocks they went through, so that training can run the frozen first blocks
+//! once and continue from there several times.
 
 use candle_core::{DType, Device, Tensor};
 use serde::{Deserialize, Serialize};
@@ -14,19 +14,19 @@ use crate::parameters::Parameters;
 use crate::position_embedding::resize_position_embedding;
 use crate::variants::{Grid, LAYER_NORM_EPS, MLP_RATIO, VitConfig};
 
-/// In what numbers the products of the transformer are computed. The residual stream, norms, softmax, everything behind
-/// the transformer and all parameters are f32 either way.
+/// Compute precision of the transformer's matrix products. The residual stream, norms, softmax, everything after the
+/// transformer and all parameters are f32 in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
-    /// Full f32, on every device.
+    /// f32, on every device.
     #[default]
     F32,
-    /// Rounded to bf16 (8 bits of fraction): all activations on NVIDIA GPUs; the factors of linear layers' products on CPUs, which
-    /// are slow at it where [`has_fast_bf16`](ops::has_fast_bf16) is false.
+    /// bf16 (8-bit fraction): all activations on NVIDIA GPUs; the factors of linear layers on CPUs, which are slow at it
+    /// unless [`has_fast_bf16`](ops::has_fast_bf16).
     Bf16,
-    /// Weights and activations of linear layers rounded to 8-bit integers, on CPUs. For inference: only blocks that are
-    /// [frozen](Vit::for_inference) are computed so; all others in bf16 where the CPU is fast at it, else in f32.
+    /// Linear layers with weights and activations rounded to 8-bit integers, on CPUs. For inference: only
+    /// [frozen](Vit::for_inference) blocks use it; all others use bf16 if the CPU is fast at it, else f32.
     Int8,
 }
 
@@ -48,7 +48,7 @@ impl Precision {
         }
     }
 
-    /// Of the HV-BiLSTM, whose roundings add up from cell to cell.
+    /// For the HV-BiLSTM, whose rounding errors accumulate from cell to cell.
     pub(crate) fn products(self) -> Products {
         match self.factors() {
             DType::BF16 => Products::Rounded,
@@ -56,7 +56,7 @@ impl Precision {
         }
     }
 
-    /// Of frozen blocks on the CPU.
+    /// For frozen blocks on the CPU.
     fn packed_numbers(self) -> PackedNumbers {
         match self {
             Self::F32 => PackedNumbers::F32,
@@ -66,7 +66,7 @@ impl Precision {
     }
 }
 
-/// A vision transformer without a task.
+/// A vision transformer without a classifier.
 #[derive(Debug, Clone)]
 pub struct Vit {
     config: VitConfig,
@@ -80,11 +80,11 @@ pub struct Vit {
     norm: Affine,
 }
 
-/// A batch of images somewhere between two blocks.
+/// A batch of images between two blocks.
 #[derive(Debug, Clone)]
 pub struct Tokens {
-    /// A ViT's tokens, `[B, 1 + registers + rows·columns, D]`; a convolutional network's features, `[B, h, w, C]`, whose
-    /// grid is the result's only behind the last block
+    /// A ViT's tokens, `[B, 1 + registers + rows·columns, D]`; a convolutional network's features, `[B, h, w, C]`,
+    /// which have the result's grid only after the last block
     pub values: Tensor,
     /// The grid of the patches among them, and of the result.
     pub grid: Grid,
@@ -93,7 +93,7 @@ pub struct Tokens {
 }
 
 impl Vit {
-    /// Builds the transformer on the parameters of a store, whose names are timm's.
+    /// Builds the transformer from stored parameters with timm's names.
     pub fn new(config: &VitConfig, parameters: &Parameters) -> Result<Self> {
         config.check()?;
         parameters.check(&config.parameter_shapes())?;
@@ -120,19 +120,19 @@ impl Vit {
         })
     }
 
-    /// The same transformer, computed in other numbers.
+    /// The same transformer with another compute precision.
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
     }
 
-    /// The same transformer for passes between which nothing changes, in the precision that it has now.
+    /// The same transformer for inference, in its current precision: all blocks are frozen.
     pub fn for_inference(self) -> Result<Self> {
         let depth = self.config.depth;
         self.with_frozen_blocks(depth)
     }
 
-    /// The same transformer for passes between which its first blocks do not change: their weights are rounded and packed
-    /// for the products once, not in every pass. They leave no graph and know no dropout.
+    /// The same transformer with its first blocks frozen: their weights are rounded and packed once, not in every pass.
+    /// They record no graph and have no dropout.
     pub(crate) fn with_frozen_blocks(mut self, num_blocks: usize) -> Result<Self> {
         for block in self.blocks.iter_mut().take(num_blocks) {
             block.freeze(self.precision)?;
@@ -140,12 +140,12 @@ impl Vit {
         Ok(self)
     }
 
-    /// Its numbers.
+    /// Its configuration.
     pub fn config(&self) -> &VitConfig {
         &self.config
     }
 
-    /// The grid of patches of images of this size.
+    /// The patch grid of images of this size.
     pub fn grid_of(&self, height: usize, width: usize) -> Option<Grid> {
         let patch = self.config.patch;
         let whole = height.is_multiple_of(patch) && width.is_multiple_of(patch) && height > 0 && width > 0;
@@ -178,7 +178,7 @@ impl Vit {
         let with_class = Tensor::cat(&[&class_token, &patches], 1)?.broadcast_add(&positions)?;
         let values = match &self.register_tokens {
             None => with_class,
-            // Registers have no position and stand behind the class token.
+            // Registers have no position and follow the class token.
             Some(registers) => {
                 let registers = registers.broadcast_as((batch, self.config.registers, token_width))?;
                 let class_token = with_class.narrow(1, 0, 1)?;
@@ -189,7 +189,7 @@ impl Vit {
         Ok(Tokens { values, grid, num_blocks_run: 0 })
     }
 
-    /// Runs the tokens through the blocks that they have not gone through yet, up to (not including) block `end`.
+    /// Runs the tokens through the remaining blocks up to (not including) block `end`.
     pub fn run_blocks_to(&self, end: usize, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<Tokens> {
         let remaining = self.blocks.get(tokens.num_blocks_run..end).ok_or_else(|| NetsError::BadConfig {
             reason: format!(
@@ -203,7 +203,7 @@ impl Vit {
         if !packed.is_empty() {
             values = ops::packed_blocks(&values, &packed)?;
         }
-        // Frozen blocks are the first ones: behind the first that is not packed, none is.
+        // Frozen blocks come first: after the first unpacked block, none is packed.
         let blocks: Vec<_> = remaining
             .iter()
             .filter_map(|block| match &block.form {
@@ -215,7 +215,7 @@ impl Vit {
         Ok(Tokens { values, grid: tokens.grid, num_blocks_run: end })
     }
 
-    /// The patches' features after the final norm, laid out on the grid; class and register tokens are dropped.
+    /// The patches' features after the final norm, on the grid; class and register tokens are dropped.
     ///
     /// # Shapes
     /// result `[B, rows, columns, D]`, f32
@@ -223,8 +223,8 @@ impl Vit {
         self.normalised_patches(tokens, &self.norm)
     }
 
-    /// The patches' features after each of some blocks (counted from 1, ascending), in one pass, each normalised
-    /// without scale and shift: the final norm is trained for the last block alone.
+    /// The patches' features after each of some blocks (counted from 1, ascending), in one pass. They are normalised
+    /// without scale and shift, because the final norm is trained for the last block only.
     ///
     /// # Shapes
     /// pixels as for [`Vit::embed`]; results `[B, rows, columns, D]`, f32
@@ -243,7 +243,7 @@ impl Vit {
         Ok(features)
     }
 
-    /// Patches under a norm, on the grid.
+    /// The patches after a norm, on the grid.
     fn normalised_patches(&self, tokens: &Tokens, norm: &Affine) -> Result<Tensor> {
         let grid = tokens.grid;
         let batch = tokens.values.dim(0)?;
@@ -261,17 +261,15 @@ impl Vit {
         Ok(normalise(&self.norm, &class_token)?.squeeze(1)?)
     }
 
-    /// How much the class token attends to each patch in the last block, for each head: what shows where things are
-    /// in a ViT that learned without labels. The softmax is over all tokens; the class token's and the registers' own
-    /// shares are left out, so that a head's map sums to less than 1.
+    /// The class token's attention to each patch in the last block, per head: it localises objects in self-supervised
+    /// ViTs. The softmax is over all tokens but class and register tokens are left out, so a head's map sums to less
+    /// than 1.
     ///
     /// # Shapes
     /// pixels as for [`Vit::embed`]; result `[B, heads, rows, columns]`, f32
     pub fn class_attention(&self, pixels: &Tensor) -> Result<Tensor> {
         let Some((last, _)) = self.blocks.split_last() else {
-            return Err(NetsError::BadConfig {
-                reason: "a ViT without blocks attends to nothing".to_owned(),
-            });
+            return Err(NetsError::BadConfig { reason: "a ViT without blocks has no attention".to_owned() });
         };
         let tokens = self.run_blocks_to(self.blocks.len() - 1, &self.embed(pixels)?, &mut Mode::Inference)?;
         let weights = last.class_attention(&tokens.values)?; // [B, heads, N]
@@ -280,14 +278,14 @@ impl Vit {
         Ok(patches.reshape((batch, heads, tokens.grid.rows, tokens.grid.columns))?)
     }
 
-    /// All blocks, from pixels to the tokens behind the last one.
+    /// All blocks, from pixels to the tokens after the last one.
     pub fn forward(&self, pixels: &Tensor, mode: &mut Mode<'_>) -> Result<Tokens> {
         self.run_blocks_to(self.config.depth, &self.embed(pixels)?, mode)
     }
 }
 
-/// The classification head of pretraining, on the class token. Segmentation does not use it; it shows that
-/// imported weights and preprocessing fit each other.
+/// The classification head of pretraining, on the class token. Segmentation does not use it; it serves to check
+/// imported weights and preprocessing.
 #[derive(Debug, Clone)]
 pub struct ClassificationHead(Affine);
 
@@ -297,7 +295,7 @@ impl ClassificationHead {
         Self(Affine { weight, bias })
     }
 
-    /// How many classes it tells apart.
+    /// Number of classes.
     pub fn num_classes(&self) -> Result<usize> {
         Ok(self.0.weight.dim(0)?)
     }
@@ -317,7 +315,7 @@ struct Block {
 
 #[derive(Debug, Clone)]
 enum Form {
-    /// As they are trained, or as a GPU takes them.
+    /// For training, or for a GPU.
     Weights(BlockWeights),
     /// For inference on the CPU.
     Packed(PackedBlock),
@@ -377,7 +375,7 @@ impl Block {
             Form::Packed(packed) => packed.queries_keys_values(x)?,
             Form::Weights(BlockWeights { norm1, qkv, .. }) => linear(qkv, &normalise(norm1, x)?)?,
         };
-        // The packed layer's features: queries, then keys, then values.
+        // Order in the packed layer: queries, keys, values.
         let query = qkv.narrow(1, 0, 1)?.narrow(2, 0, width)?.contiguous()?; // [B, 1, D]
         let keys = qkv.narrow(2, width, width)?.contiguous()?; // [B, N, D]
         let query = query.reshape((batch, 1, self.heads, head_width))?.transpose(1, 2)?.contiguous()?;

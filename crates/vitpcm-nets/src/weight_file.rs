@@ -1,10 +1,9 @@
-//! One weight file of any container we read (safetensors, PyTorch zip, NumPy npz, TensorFlow.js) as a list of named
+//! A weight file in any supported container (safetensors, PyTorch zip, NumPy npz, TensorFlow.js) as a list of named
 //! arrays.
 //!
-//! The file is mapped, not loaded; opening it parses names, shapes and element types only, and every length
-//! in it is checked against the file's real length before anything is allocated. An array is compared with its checksum,
-//! where the file has one, whenever it is read, and numbers that are not finite are refused. Which network the names
-//! belong to is left to `weight_names` and `import`.
+//! The file is mapped, not loaded. Opening it parses names, shapes and element types only; every length is checked
+//! against the file's real length before anything is allocated. Reading an array verifies its checksum, if the file has
+//! one, and refuses numbers that are not finite. Interpreting the names is left to `weight_names` and `import`.
 
 pub(crate) mod checksums;
 mod limits;
@@ -30,17 +29,17 @@ use zip_directory::ZipEntry;
 
 pub use limits::raise_weight_limit;
 
-/// How a weight file packs its arrays.
+/// Container formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Container {
     /// Hugging Face's safetensors.
     Safetensors,
-    /// What `torch.save` writes since PyTorch 1.6: a zip file with a pickle and one file a storage.
+    /// `torch.save` since PyTorch 1.6: a zip file with a pickle and one file per storage.
     TorchZip,
-    /// What `numpy.savez` writes: a zip file with one `.npy` an array.
+    /// `numpy.savez`: a zip file with one `.npy` per array.
     Npz,
-    /// TensorFlow.js: a `model.json` and the shards beside it.
+    /// TensorFlow.js: a `model.json` and its shards in the same folder.
     Tfjs,
 }
 
@@ -55,7 +54,7 @@ impl fmt::Display for Container {
     }
 }
 
-/// The type of an array's elements. Only floating-point arrays can be read; the others are listed.
+/// Element type of an array. Only floating-point arrays can be read; others are listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(into = "String")]
 pub enum ElementType {
@@ -67,9 +66,9 @@ pub enum ElementType {
     F16,
     /// Brain floating point.
     Bf16,
-    /// Whole numbers of 8 bits, which only our own model files give a meaning to.
+    /// 8-bit integers, which only vitpcm's model files use.
     I8,
-    /// Anything else, by the file's own word.
+    /// Anything else, by the file's own name.
     Other(String),
 }
 
@@ -110,39 +109,39 @@ impl From<ElementType> for String {
     }
 }
 
-/// One array of a weight file: what it is, and where its bytes lie.
+/// One array of a weight file, and where its bytes are.
 #[derive(Debug, Clone)]
 pub struct ArrayEntry {
-    /// The name in the file (for npz without `.npy`).
+    /// The name in the file (without `.npy` in npz files).
     pub name: String,
     /// The type of its elements.
     pub element_type: ElementType,
     /// Its shape, outermost dimension first.
     pub shape: Vec<usize>,
-    /// Elements between neighbours along each dimension; `None` for the row-major default.
+    /// Elements between neighbours along each dimension; `None` for row-major.
     strides: Option<Vec<usize>>,
     place: Place,
     /// Byte offset of the first element within the place.
     byte_offset: usize,
 }
 
-/// Where the bytes of an array lie.
+/// Where the bytes of an array are.
 #[derive(Debug, Clone)]
 enum Place {
-    /// A range of the file itself, already checked to lie within it.
+    /// A range of the file, checked to lie within it.
     File { start: usize, length: usize },
     /// An entry of the zip file.
     Zip(ZipEntry),
 }
 
 impl ArrayEntry {
-    /// How many elements the array has, saturating.
+    /// Number of elements, saturating.
     pub fn num_elements(&self) -> usize {
         self.shape.iter().fold(1usize, |product, &n| product.saturating_mul(n))
     }
 }
 
-/// The bytes of a file: mapped from disk, or in memory already.
+/// The bytes of a file: mapped from disk or in memory.
 enum FileBytes {
     Mapped(memmap2::Mmap),
     InMemory(Cow<'static, [u8]>),
@@ -165,17 +164,16 @@ pub struct WeightFile {
     container: Container,
     entries: BTreeMap<String, ArrayEntry>,
     metadata: BTreeMap<String, String>,
-    /// CRC-32 of each array's bytes, where the file has them.
+    /// CRC-32 of each array's bytes, if the file has checksums.
     sums: Option<BTreeMap<String, String>>,
 }
 
 impl WeightFile {
-    /// Opens a file and reads the list of its arrays. The container is recognised by its content, not by the
-    /// file's name.
+    /// Opens a file and lists its arrays. The container is detected by content, not by name.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let io = |source| NetsError::Io { path: path.to_owned(), source };
-        // Before it is opened: that would wait for whoever writes to a pipe.
+        // Before opening: opening a pipe would block until somebody writes to it.
         let about = std::fs::metadata(path).map_err(io)?;
         if !about.is_file() {
             return Err(Fault::from("not a regular file").at(path));
@@ -186,9 +184,9 @@ impl WeightFile {
                 Fault::from("the file is empty; expected safetensors, a PyTorch zip file or npz").at(path)
             );
         }
-        // SAFETY: the map is read-only and private to this value. As with every mapped file, another process
-        // that cuts the file short while it is being read can end this one; weight files are not edited in
-        // place, and our own writer replaces files by renaming.
+        // SAFETY: the map is read-only and private to this value. As with every mapped file, another process that
+        // truncates the file during a read can crash this one; weight files are not edited in place, and our own writer
+        // replaces files by renaming.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
         if tfjs::is_json(&map) {
             let (bytes, entries) = tfjs::read(path, &map).map_err(|fault| fault.at(path))?;
@@ -199,8 +197,7 @@ impl WeightFile {
         Self::parse(path, FileBytes::Mapped(map))
     }
 
-    /// Reads the list of arrays of a file that is in memory, for example embedded in the program; `label` stands
-    /// for its path in messages.
+    /// Lists the arrays of a file in memory, e.g. embedded in the program; `label` stands for its path in messages.
     pub fn from_bytes(label: &str, bytes: impl Into<Cow<'static, [u8]>>) -> Result<Self> {
         Self::parse(Path::new(label), FileBytes::InMemory(bytes.into()))
     }
@@ -216,7 +213,7 @@ impl WeightFile {
         &self.path
     }
 
-    /// How the file packs its arrays.
+    /// Its container format.
     pub fn container(&self) -> Container {
         self.container
     }
@@ -226,12 +223,12 @@ impl WeightFile {
         &self.metadata
     }
 
-    /// Whether the file has checksums, which reading it compares with.
+    /// Whether the file has checksums.
     pub fn has_checksums(&self) -> bool {
         self.sums.is_some()
     }
 
-    /// Reads all arrays of numbers, and returns why each one that is damaged or not finite would be refused.
+    /// Reads all numeric arrays and returns an error for each that is damaged or not finite.
     pub fn find_damage(&self) -> Vec<NetsError> {
         let readable = self.entries().filter(|entry| entry.element_type.size_in_bytes().is_some());
         readable.filter_map(|entry| self.read_numbers(entry).err()).collect()
@@ -247,8 +244,8 @@ impl WeightFile {
         self.entries.get(name)
     }
 
-    /// The elements of an array of floating-point numbers in row-major order, widened or narrowed to f32; refused where its
-    /// checksum does not hold or one of them is not finite.
+    /// The elements of a floating-point array in row-major order, converted to f32. Fails if the checksum does not
+    /// match or a value is not finite.
     pub fn read_f32(&self, entry: &ArrayEntry) -> Result<Vec<f32>> {
         if !entry.element_type.is_float() {
             let reason = format!(
@@ -260,7 +257,7 @@ impl WeightFile {
         self.read_numbers(entry)
     }
 
-    /// The elements of an array of any numbers that we read.
+    /// The elements of an array of any supported numeric type.
     pub(crate) fn read_numbers(&self, entry: &ArrayEntry) -> Result<Vec<f32>> {
         let values = self
             .read_entry(entry)
@@ -274,7 +271,7 @@ impl WeightFile {
         Ok(values)
     }
 
-    /// Refuses an array with a number that is not finite.
+    /// Refuses an array with a value that is not finite.
     pub(crate) fn check_finite(&self, name: &str, values: &[f32]) -> Result<()> {
         match values.iter().find(|value| !value.is_finite()) {
             None => Ok(()),
@@ -284,12 +281,12 @@ impl WeightFile {
         }
     }
 
-    /// Lets go of an array's mapped pages once it is copied, so that loading a model never holds it twice.
+    /// Releases an array's mapped pages after copying it, so that loading a model never holds it twice.
     fn forget_pages_of(&self, entry: &ArrayEntry) {
         #[cfg(unix)]
         if let (FileBytes::Mapped(map), &Place::File { start, length }) = (&self.bytes, &entry.place) {
-            // SAFETY: the map is of a file and never written to, so that pages which are needed again are read again.
-            // An error changes nothing but the memory held.
+            // SAFETY: the map is of a file and never written to, so pages that are needed again are read again. An
+            // error affects nothing but memory use.
             drop(unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, length) });
         }
     }
@@ -312,10 +309,10 @@ impl WeightFile {
             return Err(Fault::Damaged(format!("the tensor `{}`", entry.name)));
         }
         let bytes =
-            place.get(entry.byte_offset..).ok_or("its first element lies behind the end of its storage")?;
+            place.get(entry.byte_offset..).ok_or("its first element lies beyond the end of its storage")?;
         let num_elements = checked_num_elements(&entry.shape)?;
-        // Holds for every array that is not a repeated view of fewer elements, so that what is allocated
-        // below never exceeds what the file holds.
+        // Holds for every array that is not a broadcast view of fewer elements, so the allocation below never exceeds
+        // the file's size.
         if num_elements.checked_mul(element_size).is_none_or(|needed| needed > bytes.len()) {
             return Err(format!(
                 "shape {:?} of {} needs more than the {} bytes the file holds for it",
@@ -355,7 +352,7 @@ fn parse_any(bytes: &[u8]) -> Parsed<(Container, Header)> {
     Ok((Container::Safetensors, safetensors_header::read(bytes)?))
 }
 
-/// The product of a shape, refusing overflow.
+/// The product of a shape; fails on overflow.
 fn checked_num_elements(shape: &[usize]) -> Parsed<usize> {
     shape
         .iter()
@@ -395,7 +392,7 @@ fn gather(held: &[f32], shape: &[usize], strides: &[usize], num_elements: usize)
         .ok_or("its strides overflow")?;
     if last >= held.len() {
         return Err(
-            format!("strides {strides:?} of shape {shape:?} reach behind the end of its storage").into()
+            format!("strides {strides:?} of shape {shape:?} reach beyond the end of its storage").into()
         );
     }
     let mut out = Vec::with_capacity(num_elements);

@@ -1,5 +1,5 @@
-//! The naming schemes of published ViT weights, translated to timm's names, which are ours.
-//! Knows names and layouts only; which tensors a network needs is left to `import`.
+//! The naming schemes of published ViT weights, translated to timm's names, which this crate uses. Knows names and
+//! layouts only; which tensors a network needs is left to `import`.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ impl fmt::Display for Naming {
     }
 }
 
-/// What a tensor of a file is to us.
+/// What a tensor of a file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Meaning {
     /// The parameter it belongs to, by timm's name.
@@ -50,7 +50,7 @@ pub(crate) enum Part {
 pub(crate) enum Layout {
     /// The same.
     AsStored,
-    /// All dimensions are one: JAX splits a bias by heads.
+    /// Flattened: JAX splits a bias by heads.
     Flat,
     /// JAX's kernels: inputs (this many dimensions) before outputs.
     InputsFirst { num_input_dims: usize },
@@ -58,12 +58,12 @@ pub(crate) enum Layout {
     HeightWidthInOut,
 }
 
-/// Wrappers that training code leaves around a module's names.
+/// Prefixes that training code adds to a module's names.
 const WRAPPERS: [&str; 4] = ["module.", "_orig_mod.", "backbone.", "model."];
 const HUGGING_FACE_WRAPPERS: [&str; 4] = ["vit.", "dinov2.", "dinov2_with_registers.", "backbone."];
 
 impl Naming {
-    /// The scheme of these names: told by the patch embedding, which every ViT has.
+    /// Detects the scheme by the patch embedding, which every ViT has.
     pub(crate) fn recognise<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         names.into_iter().find_map(|name| match name {
             "embedding/kernel" => Some(Naming::GoogleResearch),
@@ -73,7 +73,7 @@ impl Naming {
         })
     }
 
-    /// What the tensor of this name is. A name that the scheme does not know means itself, which no network has.
+    /// Interprets a tensor's name. Unknown names are kept as they are and match no parameter.
     pub(crate) fn meaning(self, name: &str) -> Meaning {
         match self {
             Naming::Timm => timm_meaning(name),
@@ -83,7 +83,7 @@ impl Naming {
     }
 }
 
-/// Whether a parameter of pretraining may be left over: heads, mask tokens, poolers. Takes timm's names.
+/// Whether a pretraining parameter may be left over: heads, mask tokens, poolers. Takes timm's names.
 pub(crate) fn may_be_left_over(parameter: &str) -> bool {
     ["mask_token", "head", "head_dist", "pre_logits", "pooler", "dino_head", "ibot_head", "classifier"]
         .iter()
@@ -118,7 +118,7 @@ fn timm_meaning(name: &str) -> Meaning {
     else {
         return as_stored(name);
     };
-    // DINOv2's training checkpoints group blocks in chunks: blocks.CHUNK.BLOCK.rest, blocks counted throughout.
+    // DINOv2's training checkpoints group blocks in chunks: blocks.CHUNK.BLOCK.rest, with continuous block numbers.
     if let Some((inner, inner_rest)) = block_and_rest(rest, '.') {
         (block, rest) = (inner, inner_rest);
     }
@@ -224,7 +224,7 @@ fn google_meaning(name: &str) -> Meaning {
 }
 
 impl Layout {
-    /// The parameter's shape for a tensor stored with this one; `None` where the layout has other dimensions.
+    /// The parameter's shape for a tensor with this stored shape; `None` if the number of dimensions does not fit.
     pub(crate) fn parameter_shape(self, stored: &[usize]) -> Option<Vec<usize>> {
         let product = |dims: &[usize]| dims.iter().try_fold(1usize, |product, &n| product.checked_mul(n));
         match self {
@@ -242,7 +242,7 @@ impl Layout {
         }
     }
 
-    /// Row-major values as stored to row-major values of the parameter; `shape` is the parameter's.
+    /// Reorders stored values (row-major) to the parameter's layout; `shape` is the parameter's.
     pub(crate) fn rearrange(self, values: Vec<f32>, shape: &[usize]) -> Vec<f32> {
         match (self, shape) {
             (Layout::AsStored | Layout::Flat, _) => values,

@@ -1,5 +1,5 @@
-//! Weights of any container we read as one safetensors file in half the space, names and layouts as they were: for
-//! carrying pretrained backbones about.
+//! Writes the weights of any supported container as one safetensors file of half the size, with unchanged names and
+//! layouts, to distribute pretrained backbones.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,8 +12,8 @@ use crate::parameters::Parameters;
 use crate::variants::ParameterShape;
 use crate::weight_file::WeightFile;
 
-/// Writes all arrays of floating-point numbers of a file: matrices and kernels as f16, vectors (biases, and norms whose
-/// statistics f16 cannot hold) as f32. Arrays of other numbers are left out.
+/// Writes all floating-point arrays of a file: matrices and kernels as f16, vectors (biases, and norms whose statistics
+/// exceed f16) as f32. Other arrays are left out.
 pub fn shrink_weights(file: &WeightFile, path: impl AsRef<Path>) -> Result<()> {
     let (mut parameters, mut shapes) = (Parameters::new(), Vec::new());
     for entry in file.entries().filter(|entry| entry.element_type.is_float()) {

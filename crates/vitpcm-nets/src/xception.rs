@@ -1,6 +1,6 @@
-//! Xception (Chollet 2017): convolutions split into a depthwise and a 1×1 half, in Keras' form, with frozen batch norm
-//! and an atrous exit (output stride 16 instead of 32). A backbone to compare with. Images are channels last; names are
-//! Keras', with the convolutions that it leaves unnamed as `blockN_residual`.
+//! Xception (Chollet 2017): depthwise separable convolutions in Keras' form, with frozen batch norm and an atrous exit
+//! flow (output stride 16 instead of 32). A backbone for comparison. Images are channels-last; names are Keras', with
+//! the convolutions that it leaves unnamed as `blockN_residual`.
 
 use std::ops::Range;
 
@@ -10,20 +10,20 @@ use vitpcm_ops::{Activation, ConvLayer, PoolWindows, Window, depthwise, max_pool
 
 use crate::error::{NetsError, Result};
 use crate::parameters::Parameters;
-use crate::resnet::{NORM_PARTS, conv_layer};
+use crate::resnet::{check_norm_eps, conv_layer, layer_shapes};
 use crate::variants::ParameterShape;
 use crate::vit::Precision;
 
-/// The first block behind the entrance.
+/// Number of the first block after the stem.
 const FIRST_BLOCK: usize = 2;
 
-/// The numbers that describe an Xception.
+/// Configuration of an Xception.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct XceptionConfig {
     /// Blocks of the middle flow.
     pub middle_blocks: usize,
-    /// Features of the entrance, a multiple of 4; all others follow in the published proportions.
+    /// Features of the stem, a multiple of 4; all others follow in the published proportions.
     pub width: usize,
     /// Epsilon of the batch norms (Keras 1e-3).
     pub norm_eps: f64,
@@ -53,13 +53,13 @@ impl XceptionVariant {
         })
     }
 
-    /// Its numbers in Keras' form.
+    /// Its configuration in Keras' form.
     pub fn config(&self) -> XceptionConfig {
         XceptionConfig { middle_blocks: self.middle_blocks, width: self.width, norm_eps: 1e-3 }
     }
 }
 
-/// What goes around a block's separable convolutions.
+/// The shortcut around a block's separable convolutions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WayAround {
     /// Nothing.
@@ -70,7 +70,7 @@ enum WayAround {
     Convolution(PoolWindows),
 }
 
-/// The numbers of one block.
+/// The configuration of one block.
 struct Block {
     number: usize,
     /// Features of the input, and of each separable convolution.
@@ -78,7 +78,7 @@ struct Block {
     widths: Vec<usize>,
     dilation: usize,
     way_around: WayAround,
-    /// Whether the block begins with a ReLU.
+    /// Whether the block starts with a ReLU.
     activates_input: bool,
 }
 
@@ -108,40 +108,32 @@ impl XceptionConfig {
         XCEPTIONS.into_iter().find(same).map_or("custom", |variant| variant.name)
     }
 
-    /// Features of every pixel of the result.
+    /// Features per output pixel.
     pub fn num_features(&self) -> usize {
         64 * self.width
     }
 
-    /// Blocks behind the entrance.
+    /// Blocks after the stem.
     pub fn depth(&self) -> usize {
         3 + self.middle_blocks + 2
     }
 
-    /// Refuses numbers that no network can have; the limits are far above the published Xception.
+    /// Checks that the numbers describe a possible network; the limits are far above the published Xception.
     pub fn check(&self) -> Result<()> {
-        let bad = |reason: String| Err(NetsError::BadConfig { reason });
         let Self { middle_blocks, width, norm_eps } = *self;
         if !(1..=128).contains(&middle_blocks) || !(4..=1024).contains(&width) || !width.is_multiple_of(4) {
-            return bad(format!(
+            let reason = format!(
                 "{middle_blocks} middle blocks, width {width}; expected 1 to 128, a multiple of 4 to 1024"
-            ));
+            );
+            return Err(NetsError::BadConfig { reason });
         }
-        if !(norm_eps.is_finite() && norm_eps > 0.0) {
-            return bad(format!("norm_eps is {norm_eps}; expected a positive number"));
-        }
-        Ok(())
+        check_norm_eps(norm_eps)
     }
 
     /// Names and shapes of all parameters.
     pub fn parameter_shapes(&self) -> Vec<ParameterShape> {
         let mut shapes = Vec::new();
-        let mut layer = |conv: &str, norm: &str, [out, kernel, inputs]: [usize; 3]| {
-            shapes.push(ParameterShape::new(&format!("{conv}.weight"), &[out, kernel, kernel, inputs]));
-            for part in NORM_PARTS {
-                shapes.push(ParameterShape::new(&format!("{norm}.{part}"), &[out]));
-            }
-        };
+        let mut layer = |conv: &str, norm: &str, size| shapes.extend(layer_shapes(conv, norm, size));
         layer("block1_conv1", "block1_conv1_bn", [self.width, 3, 3]);
         layer("block1_conv2", "block1_conv2_bn", [2 * self.width, 3, self.width]);
         let mut of_depthwise = Vec::new();
@@ -159,13 +151,13 @@ impl XceptionConfig {
         shapes
     }
 
-    /// The index of the block that a parameter belongs to; none for the entrance.
+    /// The index of a parameter's block; `None` for the stem.
     pub(crate) fn block_of(name: &str) -> Option<usize> {
         let number = name.strip_prefix("block")?.split('_').next()?.parse::<usize>().ok()?;
         number.checked_sub(FIRST_BLOCK)
     }
 
-    /// All blocks in their order.
+    /// All blocks in order.
     fn block_list(&self) -> Vec<Block> {
         let width = self.width;
         // 728 of 32, the one odd proportion.
@@ -174,7 +166,7 @@ impl XceptionConfig {
         let mut push = |widths: Vec<usize>, dilation: usize, way_around: WayAround| {
             let number = FIRST_BLOCK + blocks.len();
             let inputs = blocks.last().map_or(2 * width, Block::num_features);
-            // What comes out of the entrance and goes into the last block has no further ReLU in front.
+            // The stem's output and the last block's input have no further ReLU.
             let activates_input = number > FIRST_BLOCK && way_around != WayAround::None;
             blocks.push(Block { number, inputs, widths, dilation, way_around, activates_input });
         };
@@ -184,14 +176,14 @@ impl XceptionConfig {
         for _ in 0..self.middle_blocks {
             push(vec![middle; 3], 1, WayAround::Identity);
         }
-        // The published network moves by two here; instead what follows looks twice as far.
+        // The published network has stride 2 here; instead, what follows has dilation 2.
         push(vec![middle, 32 * width], 1, WayAround::Convolution(PoolWindows::Every));
         push(vec![48 * width, 64 * width], 2, WayAround::None);
         blocks
     }
 }
 
-/// A depthwise and a 1×1 convolution, a norm and perhaps a ReLU.
+/// A depthwise and a 1×1 convolution, a norm and optionally a ReLU.
 #[derive(Debug, Clone)]
 struct Separable {
     depthwise: Tensor,
@@ -218,7 +210,7 @@ impl XceptionBlock {
         let pointwise = |stride: usize| Window { stride, padding: 0, dilation: 1 };
         let last = block.widths.len() - 1;
         let separable = |(index, (name, ..)): (usize, (String, usize, usize))| {
-            // The ReLU in front of the next convolution; behind the last one it is the next block's.
+            // The ReLU before the next convolution; after the last one it belongs to the next block.
             let activation = match index == last && block.way_around != WayAround::None {
                 true => Activation::None,
                 false => Activation::Relu,
@@ -263,7 +255,7 @@ impl XceptionBlock {
     }
 }
 
-/// An Xception without a task.
+/// An Xception without a classifier.
 #[derive(Debug, Clone)]
 pub struct Xception {
     entrance: [ConvLayer; 2],
@@ -272,7 +264,7 @@ pub struct Xception {
 }
 
 impl Xception {
-    /// Builds the network; the store must hold all of [`XceptionConfig::parameter_shapes`].
+    /// Builds the network; `parameters` must hold all of [`XceptionConfig::parameter_shapes`].
     pub fn new(config: &XceptionConfig, parameters: &Parameters) -> Result<Self> {
         config.check()?;
         parameters.check(&config.parameter_shapes())?;
@@ -290,7 +282,7 @@ impl Xception {
         })
     }
 
-    /// The same network, computed in other numbers behind its first convolution.
+    /// The same network with another compute precision after its first convolution.
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
     }
@@ -304,15 +296,15 @@ impl Xception {
         self.run_blocks(0..self.blocks.len(), &self.enter(pixels)?)
     }
 
-    /// Pixels to what the first block takes.
+    /// Pixels to the input of the first block.
     pub(crate) fn enter(&self, pixels: &Tensor) -> Result<Tensor> {
         let [first, second] = &self.entrance;
-        // In f32 on every device, as in a ResNet.
+        // In f32 on every device, as in ResNets.
         let features = first.forward(pixels, None)?.to_dtype(self.precision.dtype(pixels.device()))?;
         Ok(second.forward(&features, None)?)
     }
 
-    /// Runs some blocks.
+    /// Runs a range of blocks.
     pub(crate) fn run_blocks(&self, range: Range<usize>, x: &Tensor) -> Result<Tensor> {
         let blocks = self.blocks.get(range.clone()).ok_or_else(|| NetsError::BadConfig {
             reason: format!("blocks {range:?} of an Xception with {} blocks", self.blocks.len()),

@@ -1,5 +1,5 @@
-//! Import of Xception weights by Keras' names (`block2_sepconv1/depthwise_kernel`). The four convolutions around blocks
-//! have no names of their own there (`conv2d_1/kernel`) and are told by their order. Strict, as all imports are.
+//! Import of Xception weights by Keras' names (`block2_sepconv1/depthwise_kernel`). The four convolutions on shortcuts
+//! have no names of their own there (`conv2d_1/kernel`) and are identified by their order. Strict, like all imports.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ pub(crate) fn is_xception(file: &WeightFile) -> bool {
     file.entries().any(|entry| entry.name.contains("block2_sepconv1/depthwise_kernel"))
 }
 
-/// The numbers of a file's Xception, once all arrays are there and of the right shapes. With `expected`, it must be that
-/// one.
+/// The configuration of a file's Xception, if all arrays are there with the right shapes. With `expected`, it must
+/// match.
 pub(crate) fn summarise(file: &WeightFile, expected: Option<XceptionConfig>) -> Result<XceptionConfig> {
     let sources = sources(file);
     let config = expected.unwrap_or_else(|| recognise(&sources));
@@ -67,7 +67,7 @@ pub(crate) fn import_xception(
     Ok((config, parameters))
 }
 
-/// The numbers of the network, from the names and shapes that are there.
+/// The network's configuration, from names and shapes.
 fn recognise(sources: &BTreeMap<String, &ArrayEntry>) -> XceptionConfig {
     let last_block = sources.keys().filter_map(|name| XceptionConfig::block_of(name)).max().unwrap_or(0);
     let width = sources.get("block1_conv1.weight").and_then(|entry| entry.shape.last().copied());
@@ -82,7 +82,7 @@ fn sources(file: &WeightFile) -> BTreeMap<String, &ArrayEntry> {
         Some((layer, our_part(part)?, entry))
     });
     let layers: Vec<(&str, &str, &ArrayEntry)> = layers.collect();
-    // Layers without names count from whatever the session counted to: their order alone tells.
+    // Keras numbers unnamed layers per session, so only their order counts.
     let numbered = |kind: &str| -> BTreeMap<usize, &str> {
         let number = |layer: &str| match layer.strip_prefix(kind)? {
             "" => Some(0),
@@ -91,7 +91,7 @@ fn sources(file: &WeightFile) -> BTreeMap<String, &ArrayEntry> {
         layers.iter().filter_map(|(layer, ..)| Some((number(layer)?, *layer))).collect()
     };
     let last_block = layers.iter().filter_map(|(layer, ..)| XceptionConfig::block_of(layer)).max();
-    // Indices count from block 2; the last but one block is the fourth with a convolution around it.
+    // Indices count from block 2; the last but one block is the fourth with a convolution on its shortcut.
     let residual_blocks = [2, 3, 4, last_block.unwrap_or(0).saturating_add(1)];
     let mut names: BTreeMap<&str, String> = BTreeMap::new();
     for (kind, end) in [("conv2d", ""), ("batch_normalization", "_bn")] {
@@ -109,7 +109,7 @@ fn sources(file: &WeightFile) -> BTreeMap<String, &ArrayEntry> {
     layers.into_iter().filter_map(name).collect()
 }
 
-/// Our word for a part of a layer.
+/// Our name for a part of a layer.
 fn our_part(part: &str) -> Option<&'static str> {
     Some(match part {
         "kernel" | "gamma" => "weight",

@@ -174,16 +174,16 @@ fn a_pickle_that_calls_is_refused_and_not_executed() {
 
 #[test]
 fn pickles_that_make_no_sense_are_refused() {
-    check_refused(torch(b""), "cut short");
-    check_refused(torch(b"\x80\x02"), "cut short");
+    check_refused(torch(b""), "truncated");
+    check_refused(torch(b"\x80\x02"), "truncated");
     check_refused(torch(b"\x80\x02."), "stack runs empty");
     check_refused(torch(b"\x80\x02N."), "no state dict");
     check_refused(torch(b"\x80\x02Ns."), "stack runs empty");
     check_refused(torch(b"\x80\x02(s."), "takes a mark for a value");
     check_refused(torch(b"\x80\x02(N(N1tt."), "lacks a mark");
     check_refused(torch(b"\x80\x02h\x07."), "never stored");
-    check_refused(torch(b"\x80\x02X\xff\xff\xff\xffabc."), "cut short");
-    check_refused(torch(b"\x80\x02B\xff\xff\xff\xffabc."), "cut short");
+    check_refused(torch(b"\x80\x02X\xff\xff\xff\xffabc."), "truncated");
+    check_refused(torch(b"\x80\x02B\xff\xff\xff\xffabc."), "truncated");
     check_refused(torch(b"\x80\x63."), "protocol 99");
     check_refused(torch(b"\x80\x02NQ."), "no tensor storage");
     // A dict within itself, as the value of the key that state dicts lie under.
@@ -209,17 +209,17 @@ fn pickled_tensors_that_exceed_their_storage_are_refused() {
 
     check_refused(torch(&pickled_tensor(0, b"K\x05", one)), "needs more than the 16 bytes");
     check_refused(torch(&pickled_tensor(1, four, one)), "needs more than the 12 bytes");
-    check_refused(torch(&pickled_tensor(9, four, one)), "begins behind the end");
+    check_refused(torch(&pickled_tensor(9, four, one)), "begins beyond the end");
     check_refused(torch(&pickled_tensor(0, &huge, one)), "needs more than");
     check_refused(torch(&pickled_tensor(0, &huge, b"K\x00")), "needs more than");
     check_refused(
         torch(&pickled_tensor(0, &[huge.clone(), huge.clone()].concat(), b"K\x01K\x01")),
         "overflows",
     );
-    check_refused(torch(&pickled_tensor(0, four, b"K\x02")), "reach behind the end");
-    check_refused(torch(&pickled_tensor(0, four, &huge)), "reach behind the end");
+    check_refused(torch(&pickled_tensor(0, four, b"K\x02")), "reach beyond the end");
+    check_refused(torch(&pickled_tensor(0, four, &huge)), "reach beyond the end");
     check_refused(torch(&pickled_tensor(0, four, &long(&i64::MAX.to_le_bytes()))), "overflow");
-    check_refused(torch(&pickled_tensor(0, four, b"K\x01K\x01")), "as many strides");
+    check_refused(torch(&pickled_tensor(0, four, b"K\x01K\x01")), "another number of strides");
     check_refused(torch(&pickled_tensor(0, &long(&(-4i64).to_le_bytes()), one)), "negative");
     let missing = zipped(&[("a/data.pkl", &pickled_tensor(0, four, one))], CompressionMethod::Stored);
     check_refused(missing, "which the zip file lacks");
@@ -247,7 +247,7 @@ fn zip_bombs_and_lying_directories_are_refused() {
     // Both sizes of the entry: four gigabytes.
     check_refused(
         changed(directory + 20, &[0xfe, 0xff, 0xff, 0xff, 0xfe, 0xff, 0xff, 0xff]),
-        "behind the end",
+        "beyond the end",
     );
     check_refused(changed(directory + 20, &[0xff; 8]), "lacks a 64-bit length");
     check_refused(changed(directory + 42, &[0xfe, 0xff, 0xff, 0xff]), "not where the directory says");
@@ -350,6 +350,6 @@ fn tensorflow_shards_are_not_read_before_the_arrays_are_known_to_fill_them() {
     check(8 << 30, r#""shard.bin""#, 2 << 30, "shards of more than");
     check(1 << 30, r#""shard.bin", "shard.bin", "shard.bin""#, 3 << 28, "shards of more than");
     check(1 << 30, r#""shard.bin""#, 16, "bytes more than the arrays need");
-    check(64, r#""shard.bin""#, 1 << 60, "reaches behind the end");
+    check(64, r#""shard.bin""#, 1 << 60, "reaches beyond the end");
     check(64, r#""../shard.bin""#, 16, "expected a file name");
 }

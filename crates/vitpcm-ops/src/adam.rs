@@ -1,11 +1,11 @@
-//! What an optimiser does to parameters, in place: a step of Adam, and a moving average.
+//! Optimiser updates in place: a step of Adam, and an exponential moving average.
 
 use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, Tensor, bail};
 use rayon::prelude::*;
 
 use crate::tensors::floats;
 
-/// The numbers of a step, corrected for the number of steps taken.
+/// Coefficients of a step, with bias correction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamStep {
     /// Decay of the mean gradient (β₁).
@@ -16,15 +16,15 @@ pub struct AdamStep {
     pub rate: f32,
     /// √(1 − β₂ᵗ).
     pub root_correction2: f32,
-    /// Keeps the divisor from zero.
+    /// Keeps the divisor above zero.
     pub eps: f32,
 }
 
-/// Elements a thread takes at a time.
+/// Elements per task.
 pub(crate) const CHUNK: usize = 1 << 14;
 
-/// A parameter and what a step of Adam needs beside it: four tensors of f32 and of one shape that share no memory. All
-/// but the gradient are contiguous.
+/// A parameter with its Adam state and gradient: four f32 tensors of one shape that share no memory. All but the
+/// gradient are contiguous.
 #[derive(Debug, Clone, Copy)]
 pub struct AdamParameter<'a> {
     /// The parameter (w).
@@ -37,8 +37,8 @@ pub struct AdamParameter<'a> {
     pub gradient: &'a Tensor,
 }
 
-/// Moves both means of every parameter towards its gradient and the weight against it:
-/// `m ← β₁ m + (1 − β₁) g`, `v ← β₂ v + (1 − β₂) g²`, `w ← w − rate · m / (√v / root_correction2 + eps)`.
+/// One step for every parameter: `m ← β₁ m + (1 − β₁) g`, `v ← β₂ v + (1 − β₂) g²`, `w ← w − rate · m / (√v /
+/// root_correction2 + eps)`.
 ///
 /// All parameters are on one device.
 pub fn adam_step(parameters: &[AdamParameter<'_>], step: AdamStep) -> Result<()> {
@@ -65,7 +65,7 @@ fn step_of_one(parameter: AdamParameter<'_>, step: AdamStep) -> Result<()> {
     weight.inplace_op3(mean, mean_square, &Descend(step))
 }
 
-/// Moves a mean towards a value: `mean ← decay · mean + (1 − decay) · value`.
+/// One step of an exponential moving average: `mean ← decay · mean + (1 − decay) · value`.
 ///
 /// Both are contiguous f32, of one shape, and share no memory.
 pub fn follow(mean: &Tensor, value: &Tensor, decay: f32) -> Result<()> {
@@ -103,7 +103,7 @@ fn composed(
     weight.slice_set(&(weight.detach() - change)?, 0, 0)
 }
 
-/// The floats of a tensor that is changed in place.
+/// Mutable access to a tensor's floats.
 pub(crate) fn floats_mut<'a>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [f32]> {
     match (storage, layout.contiguous_offsets()) {
         (CpuStorage::F32(values), Some((start, end))) => Ok(&mut values[start..end]),
@@ -117,7 +117,7 @@ enum Power {
     Two,
 }
 
-/// A mean that follows the gradient or its square.
+/// A moving average of the gradient or its square.
 struct Follow {
     decay: f32,
     power: Power,

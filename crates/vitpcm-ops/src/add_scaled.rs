@@ -1,4 +1,4 @@
-//! The sum of a residual stream and a branch, scaled by LayerScale where the network has one.
+//! Adds a residual branch, scaled by LayerScale if the network has it, to the residual stream.
 
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use crate::cuda::{View, column_sums::product_sums, elementwise};
 use crate::tensors::{floats, output, run_on_cpu};
 
-/// `x + scale · branch`. The branch may be narrower (bf16) than x, which keeps its own type.
+/// `x + scale · branch`. The branch may be bf16 while x is f32; the result has the type of x.
 ///
 /// # Shapes
 /// x and branch `[..., d]`, scale `[d]`; result as x.
@@ -63,7 +63,7 @@ pub(crate) fn scale_gradient(scale: &Tensor, branch: &Tensor, grad_y: &Tensor) -
     (grad_y * branch.to_dtype(grad_y.dtype())?)?.reshape(((), columns))?.sum(0)
 }
 
-/// The plain sum, on rayon's threads: candle's own runs on threads of another pool, which then compete with these.
+/// The plain sum on rayon's threads: candle's own uses another thread pool, which would compete with them.
 struct Add;
 
 impl CustomOp2 for Add {
@@ -101,7 +101,7 @@ impl CustomOp2 for Add {
     }
 }
 
-/// One kernel instead of up to three, and no copy of the branch in f32.
+/// One kernel instead of up to three, and no f32 copy of the branch.
 #[cfg(feature = "cuda")]
 mod on_cuda {
     use candle_core::{CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};

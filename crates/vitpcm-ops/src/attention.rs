@@ -17,12 +17,12 @@ use crate::linear::linear;
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 use crate::transformer_block::Affine;
 
-/// Multi-head self-attention from packed queries, keys and values, scaled by `1/sqrt(D / num_heads)`. No matrix of
-/// tokens by tokens is kept for the gradient; on the CPU none ever exists.
+/// Multi-head self-attention from packed queries, keys and values, scaled by `1/sqrt(D / num_heads)`. The attention
+/// matrix is not kept for backward; on the CPU it never exists.
 ///
 /// # Shapes
-/// qkv `[B, N, 3·D]`: queries, keys and values one after the other, each head-major, as timm's fused `qkv`
-/// layer emits them; result `[B, N, D]`, head-major.
+/// qkv `[B, N, 3·D]`: queries, keys and values concatenated, each head-major, as timm's fused `qkv` layer emits them;
+/// result `[B, N, D]`, head-major.
 pub fn attention(qkv: &Tensor, num_heads: usize) -> Result<Tensor> {
     let shape = shape_of(qkv, num_heads)?;
     if !has_attention_kernels(qkv, shape.head_dim) {
@@ -40,14 +40,14 @@ fn shape_of(qkv: &Tensor, num_heads: usize) -> Result<AttentionShape> {
     Ok(AttentionShape { batch, tokens, heads: num_heads, head_dim: packed / (3 * num_heads) })
 }
 
-/// Whether there are kernels for a tensor of this device and type with heads of so many features: those of CUDA move four
-/// features at a time.
+/// Whether there are kernels for this device, type and number of features per head: CUDA kernels move four features at
+/// a time.
 pub(crate) fn has_attention_kernels(x: &Tensor, head_dim: usize) -> bool {
     has_kernels(&[x]) && (!x.device().is_cuda() || head_dim.is_multiple_of(4))
 }
 
-/// [`attention`] behind the linear layer that makes queries, keys and values. On a GPU and without a graph, the layer's
-/// bias is added within the kernel.
+/// [`attention`] after the linear layer that makes queries, keys and values. On a GPU without a graph, the kernel adds
+/// the layer's bias.
 pub(crate) fn attention_of_layer(x: &Tensor, layer: &Affine, num_heads: usize) -> Result<Tensor> {
     let head_dim = layer.bias.elem_count() / (3 * num_heads).max(1);
     let has_graph = [x, &layer.weight, &layer.bias].into_iter().any(Tensor::track_op);
@@ -60,7 +60,7 @@ pub(crate) fn attention_of_layer(x: &Tensor, layer: &Affine, num_heads: usize) -
     qkv.apply_op1_no_bwd(&operation)
 }
 
-/// Attention without a graph, for tensors that [`has_attention_kernels`], and what [`Attention::bwd`] needs of it.
+/// Attention without a graph, for tensors that [`has_attention_kernels`], with the state that [`Attention::bwd`] needs.
 pub(crate) fn attention_to_go_back(qkv: &Tensor, num_heads: usize) -> Result<(Tensor, Attention)> {
     let shape = shape_of(qkv, num_heads)?;
     let operation = Attention { shape, bias: None, log_sums: LogSums::keep(qkv) };
@@ -69,23 +69,23 @@ pub(crate) fn attention_to_go_back(qkv: &Tensor, num_heads: usize) -> Result<(Te
 
 pub(crate) struct Attention {
     shape: AttentionShape,
-    /// What is still to be added to queries, keys and values; on GPUs only.
+    /// The bias still to be added to queries, keys and values; on GPUs only.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     bias: Option<Tensor>,
     log_sums: LogSums,
 }
 
-/// The rows' log-sum-exp, all that backward needs besides input and output.
+/// Log-sum-exp of each row, all that backward needs besides input and output.
 enum LogSums {
     Keep(Mutex<Vec<f32>>),
-    /// Set where the kernels that need them ran.
+    /// Set if the kernels that need them ran.
     #[cfg(feature = "cuda")]
     OnCuda(Box<std::sync::OnceLock<cuda::Array>>),
     Drop,
 }
 
 impl LogSums {
-    /// To be kept where qkv is.
+    /// Prepared on the device of qkv.
     fn keep(qkv: &Tensor) -> Self {
         #[cfg(feature = "cuda")]
         if qkv.device().is_cuda() {

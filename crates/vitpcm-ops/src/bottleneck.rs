@@ -1,5 +1,5 @@
-//! A ResNet's bottleneck blocks, all that are trained as one node of the graph: gradients of parameters are summed where
-//! they are made, and that of a block's input in the product that makes it.
+//! A ResNet's bottleneck blocks; all trained ones are a single node of the graph. Parameter gradients are accumulated
+//! where they are computed, and so is the gradient of a block's input.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -8,11 +8,11 @@ use crate::linear::rounded;
 use crate::one_node::{ParameterGradients, one_node};
 use crate::tensors::has_kernels;
 
-/// A convolution and what follows it.
+/// A convolution with its norm and activation.
 #[derive(Debug, Clone)]
 pub struct ConvLayer {
     weight: Tensor,
-    /// The weight as products take it, until it changes.
+    /// The weight rounded for products, until it changes.
     for_products: Option<Tensor>,
     norm: ConvNorm,
 }
@@ -28,7 +28,7 @@ impl ConvLayer {
         Self { weight, for_products: None, norm }
     }
 
-    /// The same layer, its weight rounded once for all passes until it changes.
+    /// The same layer with its weight rounded once, until it changes.
     pub fn for_products(&self, dtype: DType) -> Result<Self> {
         Ok(Self { for_products: Some(rounded(&self.weight.detach(), dtype)?), ..self.clone() })
     }
@@ -41,7 +41,7 @@ impl ConvLayer {
         }
     }
 
-    /// The layer without a graph for values of this type, and what its weight's gradient is known by.
+    /// The layer without a graph for values of this type, with the identity of its weight for the gradient.
     fn detached(&self, dtype: DType) -> Result<Trained> {
         let weight = match &self.for_products {
             Some(weight) => weight.clone(),
@@ -54,17 +54,17 @@ impl ConvLayer {
     }
 }
 
-/// A block: 1×1, 3×3, 1×1, and what is added to them.
+/// A block: 1×1, 3×3 and 1×1 convolutions, and a shortcut.
 #[derive(Debug, Clone)]
 pub struct Bottleneck {
     /// The convolutions.
     pub layers: [ConvLayer; 3],
-    /// The convolution that the way around them takes.
+    /// The convolution on the shortcut, if any.
     pub around: Option<ConvLayer>,
 }
 
 impl Bottleneck {
-    /// The same block, its weights rounded once for all passes until they change.
+    /// The same block with its weights rounded once, until they change.
     pub fn for_products(&self, dtype: DType) -> Result<Self> {
         let [first, second, third] = self.layers.each_ref().map(|layer| layer.for_products(dtype));
         let around = self.around.as_ref().map(|layer| layer.for_products(dtype)).transpose()?;
@@ -85,8 +85,8 @@ impl Bottleneck {
     }
 }
 
-/// Bottleneck blocks, one after the other. Where `gradients` is given, the weights' gradients may go there instead of into
-/// candle's store; without, the blocks leave a graph of single operations, or none where nothing is a variable.
+/// A sequence of bottleneck blocks. With `gradients`, the weights' gradients may go there instead of into candle's
+/// store; without, the blocks record a graph of single operations, or none if nothing is a variable.
 ///
 /// # Shapes
 /// x `[B, H, W, C]`; result `[B, H', W', C']`, in the type of x.
@@ -124,7 +124,7 @@ fn as_one_node(x: &Tensor, blocks: &[Bottleneck], gradients: &ParameterGradients
     })
 }
 
-/// A layer on its way through the graph.
+/// A layer prepared for the graph's node.
 struct Trained {
     parameter: Tensor,
     weight: Tensor,
@@ -136,7 +136,7 @@ impl Trained {
         conv_norm(x, &self.weight, &self.norm, residual)
     }
 
-    /// Hands over the weight's gradient; returns that of the convolution's result, and that of a residual.
+    /// Stores the weight's gradient; returns those of the convolution's result and of a residual.
     fn backward(
         &self,
         x: &Tensor,
@@ -159,10 +159,10 @@ impl Trained {
     }
 }
 
-/// What backward needs of a block's forward pass.
+/// State of a block's forward pass for backward.
 struct Pass {
     layers: [Trained; 3],
-    /// The way around, where it has a convolution, and its result.
+    /// The convolution on the shortcut, if any, and its result.
     around: Option<(Trained, Tensor)>,
     x: Tensor,
     /// The results of the first two layers.
@@ -189,7 +189,7 @@ impl Pass {
         Ok(Self { layers: [first, second, third], around, x: x.clone(), hidden: [narrow, wide], y })
     }
 
-    /// Hands over the gradients of all weights and returns that of x.
+    /// Stores the gradients of all weights and returns that of x.
     fn backward(&self, grad_y: &Tensor, gradients: &ParameterGradients) -> Result<Tensor> {
         let Self { layers: [first, second, third], around, x, hidden: [narrow, wide], y } = self;
         let (grad, grad_around) = third.backward(wide, y, grad_y, Residual::Trained, gradients)?;
@@ -239,7 +239,7 @@ mod tests {
         let x = Var::from_tensor(&noise(&[2, 9, 8, 6], 3)).unwrap();
         let cotangent = noise(&[2, 5, 4, 16], 4);
         let run = |gradients: Option<&ParameterGradients>| {
-            // Twice, as a network that sees two scales: gradients are summed.
+            // Twice, as in a network that sees two scales: gradients are summed.
             let [one, two] = [1.0, 0.5].map(|factor| {
                 let y = bottlenecks(&(x.as_tensor() * factor).unwrap(), &blocks, gradients).unwrap();
                 (&y * &cotangent).unwrap().sum_all().unwrap()

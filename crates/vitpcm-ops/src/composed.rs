@@ -1,5 +1,5 @@
-//! The operations as compositions of candle's own: what devices without a kernel of ours run.
-//! Correct and differentiable everywhere, fast nowhere.
+//! The operations composed of candle's own, for devices without our kernels. Correct and differentiable everywhere,
+//! fast nowhere.
 
 use candle_core::{D, DType, Result, Tensor, bail};
 
@@ -50,7 +50,7 @@ pub(crate) fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -
 
 /// Softmax over the last dimension.
 pub(crate) fn softmax(x: &Tensor) -> Result<Tensor> {
-    // The maximum only guards against overflow; it has no part in the gradient.
+    // The maximum only prevents overflow and has no gradient.
     let exponentials = x.broadcast_sub(&x.max_keepdim(D::Minus1)?.detach())?.exp()?;
     exponentials.broadcast_div(&exponentials.sum_keepdim(D::Minus1)?)
 }
@@ -58,8 +58,8 @@ pub(crate) fn softmax(x: &Tensor) -> Result<Tensor> {
 /// Multi-head self-attention from packed queries, keys and values, scaled by `1/sqrt(D / num_heads)`.
 ///
 /// # Shapes
-/// qkv `[B, N, 3·D]`: queries, keys and values one after the other, each head-major, as timm's fused `qkv`
-/// layer emits them; result `[B, N, D]`, head-major.
+/// qkv `[B, N, 3·D]`: queries, keys and values concatenated, each head-major, as timm's fused `qkv` layer emits them;
+/// result `[B, N, D]`, head-major.
 pub(crate) fn attention(qkv: &Tensor, num_heads: usize) -> Result<Tensor> {
     let (batch, tokens, packed) = qkv.dims3()?;
     let head_dim = packed / (3 * num_heads);
@@ -71,7 +71,7 @@ pub(crate) fn attention(qkv: &Tensor, num_heads: usize) -> Result<Tensor> {
     weights.matmul(&value)?.transpose(1, 2)?.reshape((batch, tokens, num_heads * head_dim))
 }
 
-/// The largest value of each class over the grid.
+/// The maximum of each class over the grid.
 ///
 /// # Shapes
 /// scores `[B, H, W, C]`; result `[B, C]`.
@@ -82,7 +82,7 @@ pub(crate) fn max_over_grid(scores: &Tensor) -> Result<Tensor> {
     by_class.gather(&largest, 2)?.squeeze(2)
 }
 
-/// Mixes the rows of a grid by `rows` `[out_height, H]` and its columns by `columns` `[out_width, W]`.
+/// Resamples a grid's rows by `rows` `[out_height, H]` and its columns by `columns` `[out_width, W]`.
 pub(crate) fn resample(scores: &Tensor, rows: &Tensor, columns: &Tensor) -> Result<Tensor> {
     let (batch, height, width, classes) = scores.dims4()?;
     let (out_height, out_width) = (rows.dim(0)?, columns.dim(0)?);
@@ -111,7 +111,7 @@ pub(crate) fn conv_norm(
     let Window { stride, padding, dilation } = norm.window;
     let weight = weight.to_dtype(x.dtype())?.permute((0, 3, 1, 2))?.contiguous()?;
     let mut convolved = x.permute((0, 3, 1, 2))?.contiguous()?.conv2d(&weight, padding, 1, dilation, 1)?;
-    // The gradient of candle's own strides is wrong where height and width leave different remainders.
+    // candle's strided convolution has a wrong gradient if height and width leave different remainders.
     for axis in [2, 3] {
         if stride > 1 {
             let kept = Tensor::arange_step(0, convolved.dim(axis)? as u32, stride as u32, x.device())?;
@@ -134,7 +134,7 @@ pub(crate) fn max_pool(x: &Tensor, windows: PoolWindows) -> Result<Tensor> {
     let mut pooled = x.clone();
     for axis in [1, 2] {
         let along = windows.axis(pooled.dim(axis)?);
-        // Repeating the edge adds nothing that is not in the window already.
+        // Replicating the edge adds no value that is not already in the window.
         let padded = pooled.pad_with_same(axis, along.before, 2)?;
         let (stride, span) = (along.stride as u32, (along.stride * along.outputs()) as u32);
         let part = |start: u32| {
@@ -161,7 +161,7 @@ pub(crate) fn depthwise(x: &Tensor, weight: &Tensor, dilation: usize) -> Result<
 pub(crate) fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     let (_, rows, columns) = labels.dims3()?;
     let logits = resize_grid(logits, rows, columns, ResizeRule::AlignCorners)?;
-    // The maximum only guards against overflow; it has no part in the gradient.
+    // The maximum only prevents overflow and has no gradient.
     let shifted = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?.detach())?;
     let log_sum = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
     let classes = Tensor::arange(0u32, logits.dim(D::Minus1)? as u32, logits.device())?;
@@ -245,7 +245,7 @@ mod tests {
         Var::from_tensor(&Tensor::randn(0f32, 1.0, dims, &Device::Cpu).expect("noise")).expect("a variable")
     }
 
-    /// Holds values and gradients of a composition to those of the operation it stands for.
+    /// Compares values and gradients of a composition with those of the operation.
     #[track_caller]
     fn check(
         inputs: &[Var],

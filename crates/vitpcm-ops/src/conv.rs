@@ -1,5 +1,5 @@
-//! Convolutions of a ResNet whose batch norm is frozen: convolution, norm, residual and ReLU as one operation, which
-//! keeps one array for backward instead of four.
+//! Convolutions with frozen batch norm: convolution, norm, residual and ReLU as one operation, which keeps one array
+//! for backward instead of four.
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
 
@@ -12,40 +12,40 @@ use crate::cuda::{self, View};
 use crate::one_node::sum;
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
-/// Where a convolution looks.
+/// Geometry of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Pixels from one output to the next.
+    /// Stride in pixels.
     pub stride: usize,
-    /// Zeros around the image.
+    /// Zero padding.
     pub padding: usize,
-    /// Pixels from one tap of the kernel to the next.
+    /// Dilation in pixels.
     pub dilation: usize,
 }
 
-/// What stands behind a convolution and its norm.
+/// The activation after a convolution and its norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
-    /// Nothing.
+    /// Identity.
     None,
-    /// What is negative becomes zero.
+    /// ReLU.
     Relu,
 }
 
-/// What a convolution's result goes through: `activation(scale · result + shift + residual)`.
+/// What follows a convolution: `activation(scale · result + shift + residual)`.
 #[derive(Debug, Clone)]
 pub struct ConvNorm {
-    /// Where it looks.
+    /// The convolution's geometry.
     pub window: Window,
-    /// A factor a channel, f32; has no gradient.
+    /// A factor per channel, f32; has no gradient.
     pub scale: Tensor,
-    /// A summand a channel, f32; has no gradient.
+    /// An offset per channel, f32; has no gradient.
     pub shift: Tensor,
-    /// At the end.
+    /// The final activation.
     pub activation: Activation,
 }
 
-/// A convolution, its frozen batch norm, a residual to be added, and the activation. The result has the type of x.
+/// A convolution with its frozen batch norm, an optional residual, and the activation. The result has the type of x.
 ///
 /// # Shapes
 /// x `[B, H, W, C]`, weight `[O, k, k, C]`, scale and shift `[O]`, residual and result `[B, H', W', O]`.
@@ -119,7 +119,7 @@ impl ConvNorm {
         Ok((y.into_storage(), result_shape(&shape)))
     }
 
-    /// The gradients of x, weight and residual that the graph asks for.
+    /// The required gradients of x, weight and residual.
     fn backward(
         &self,
         x: &Tensor,
@@ -139,7 +139,7 @@ impl ConvNorm {
         Ok((grad_x.transpose()?, grad_weight.transpose()?, grad_residual))
     }
 
-    /// The gradient of the convolution's result, and that of a residual. Contiguous tensors here and below.
+    /// The gradients of the convolution's result and of a residual. All tensors here and below are contiguous.
     pub(crate) fn product_gradient(
         &self,
         y: &Tensor,
@@ -173,7 +173,7 @@ impl ConvNorm {
         Ok((tensor(grad, y.dims())?, grad_residual))
     }
 
-    /// The gradient of x by that of the convolution's result, added to `onto`.
+    /// The gradient of x from that of the convolution's result, added to `onto`.
     pub(crate) fn x_gradient(
         &self,
         x: &Tensor,
@@ -199,7 +199,7 @@ impl ConvNorm {
         sum(tensor(grad_x, x.dims())?, onto)
     }
 
-    /// The gradient of the weight by that of the convolution's result, added to `onto`.
+    /// The gradient of the weight from that of the convolution's result, added to `onto`.
     pub(crate) fn weight_gradient(
         &self,
         x: &Tensor,
@@ -229,12 +229,12 @@ impl ConvNorm {
     }
 }
 
-/// Whether a convolution's residual asks for its gradient.
+/// Whether a convolution's residual needs a gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Residual {
-    /// There is none, or it is a constant.
+    /// There is no residual, or it is constant.
     None,
-    /// It does.
+    /// It needs one.
     Trained,
 }
 

@@ -1,4 +1,4 @@
-//! Cross entropy between scores of classes on a grid and labels, which may be finer than the grid.
+//! Cross entropy between logits on a grid and labels, which may be finer than the grid.
 
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
@@ -8,8 +8,8 @@ use crate::cpu::cross_entropy::{self as kernels, LabelledGrid};
 use crate::cuda::{self, View};
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
-/// −ln of the probability of each label, by logits that are resized to the labels bilinearly (the corners of both grids
-/// coincide); 0 where the label is none of the classes.
+/// −ln of each label's probability, from logits resized bilinearly to the labels (with aligned corners); 0 for labels
+/// that are no class.
 ///
 /// # Shapes
 /// logits `[B, H, W, classes]`; labels `[B, Y, X]`, u8; result `[B, Y, X]`, f32.

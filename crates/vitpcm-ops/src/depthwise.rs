@@ -1,4 +1,4 @@
-//! Depthwise convolutions: the first half of Xception's separable ones, whose second half is a 1×1 convolution.
+//! Depthwise convolutions: the first half of Xception's separable convolutions; the second half is a 1×1 convolution.
 
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Result, Shape, Tensor, bail};
 
@@ -8,8 +8,7 @@ use crate::cpu::depthwise::{self as kernels, DepthwiseShape, Taps};
 use crate::cuda::{self, View};
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
-/// Every channel with its own 3×3 weights, taps `dilation` pixels apart, zeros beyond the edge. The result has the type
-/// of x.
+/// A 3×3 depthwise convolution with dilation and zero padding. The result has the type of x.
 ///
 /// # Shapes
 /// x and result `[B, H, W, C]`, weight `[3, 3, C]`, f32.

@@ -1,5 +1,5 @@
-//! Dropout whose mask is a function of a key and a position: nothing of it is stored, backward computes it again, and
-//! every device drops the same elements.
+//! Dropout with a mask computed from a key and a position: it is never stored, backward recomputes it, and every device
+//! drops the same elements.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
@@ -9,20 +9,19 @@ use crate::cpu::simd::SimdPath;
 use crate::cuda;
 use crate::tensors::{Floats, floats, has_kernels, tensor};
 
-/// Which elements are dropped: element `i` where `random_bits(key, position + i)`, taken as a number in [0, 1), is below
-/// `rate`.
+/// Which elements are dropped: element `i` if `random_bits(key, position + i)`, as a number in [0, 1), is below `rate`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DropoutMask {
     /// The stream of random numbers.
     pub key: u64,
-    /// Where in the stream the mask begins.
+    /// Position in the stream where the mask starts.
     pub position: u64,
-    /// The share of elements that become zero, in [0, 1).
+    /// Fraction of elements set to zero, in [0, 1).
     pub rate: f32,
 }
 
 impl DropoutMask {
-    /// The mask, refused where no share of elements is its rate.
+    /// The mask, if its rate is valid.
     pub(crate) fn checked(mask: Option<Self>) -> Result<Option<Self>> {
         match mask {
             Some(mask) if !(0.0..1.0).contains(&mask.rate) => {
@@ -32,7 +31,7 @@ impl DropoutMask {
         }
     }
 
-    /// What the other elements are multiplied with, so that the expectation stays.
+    /// Factor on the kept elements, which preserves the expectation.
     pub(crate) fn kept(&self) -> f32 {
         1.0 / (1.0 - self.rate)
     }
@@ -59,7 +58,7 @@ pub fn uniform(bits: u64) -> f32 {
     (bits >> 40) as f32 * STEP
 }
 
-/// Sets the mask's elements to zero and divides the others by `1 - rate`.
+/// Sets the dropped elements to zero and divides the others by `1 - rate`.
 pub fn dropout(x: &Tensor, mask: DropoutMask) -> Result<Tensor> {
     DropoutMask::checked(Some(mask))?;
     if has_kernels(&[x]) {
@@ -71,7 +70,7 @@ pub fn dropout(x: &Tensor, mask: DropoutMask) -> Result<Tensor> {
     }
 }
 
-/// [`dropout`] where there is a mask.
+/// Applies [`dropout`] if there is a mask.
 pub(crate) fn dropped(x: Tensor, mask: Option<DropoutMask>) -> Result<Tensor> {
     match mask {
         Some(mask) => dropout(&x, mask),

@@ -1,4 +1,4 @@
-//! HV-BiLSTM: one bidirectional LSTM along the rows of a grid, another along its columns, outputs side by side.
+//! HV-BiLSTM: one bidirectional LSTM along the rows of a grid and one along its columns, with concatenated outputs.
 
 use std::sync::Mutex;
 
@@ -15,14 +15,14 @@ use crate::cpu::simd::SimdPath;
 use crate::cuda::{self, View};
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
-/// In what numbers products are computed; states, gates and sums are f32 either way.
+/// Precision of matrix products; states, gates and sums are f32 in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Products {
     /// Full f32.
     #[default]
     Exact,
-    /// Factors rounded: on NVIDIA GPUs to TF32's ten bits of fraction, four times finer than bf16; on CPUs those of the input
-    /// projections to bf16.
+    /// Rounded factors: on NVIDIA GPUs to TF32 (10-bit fraction), four times finer than bf16; on CPUs, those of the
+    /// input projections to bf16.
     Rounded,
 }
 
@@ -35,7 +35,8 @@ pub struct LstmWeights {
     pub weight_hh: Tensor,
     /// Bias of the input projection, `[4·U]`.
     pub bias_ih: Tensor,
-    /// Bias of the recurrent projection, `[4·U]`; apart from `bias_ih` because optimisers see two parameters.
+    /// Bias of the recurrent projection, `[4·U]`; separate from `bias_ih` because the optimiser treats them as two
+    /// parameters.
     pub bias_hh: Tensor,
 }
 
@@ -92,7 +93,8 @@ pub fn hv_bilstm(grid: &Tensor, weights: &HvBiLstmWeights, products: Products) -
         return composed::hv_bilstm(grid, weights);
     }
     let weight_ih = Tensor::cat(&directions.map(|lstm| &lstm.weight_ih), 0)?;
-    // Recurrent weights of all directions, then their two biases: one argument, because an operation takes three.
+    // Recurrent weights of all directions and their two biases as one argument, because an operation takes at most
+    // three.
     let mut rest = Vec::new();
     rest.extend(directions.map(|lstm| lstm.weight_hh.flatten_all()).into_iter().collect::<Result<Vec<_>>>()?);
     rest.extend(directions.map(|lstm| lstm.bias_ih.clone()));
@@ -108,7 +110,7 @@ pub fn hv_bilstm(grid: &Tensor, weights: &HvBiLstmWeights, products: Products) -
     grid.contiguous()?.apply_op3(&weight_ih, &rest, HvBiLstm { shape, features, products, saved })
 }
 
-/// All of the HV-BiLSTM, from the grid, the input weights `[16·U, D]` and the rest of the parameters.
+/// The whole HV-BiLSTM, from the grid, the input weights `[16·U, D]` and the other parameters.
 struct HvBiLstm {
     shape: GridShape,
     features: usize,
@@ -116,7 +118,7 @@ struct HvBiLstm {
     saved: Saved,
 }
 
-/// Gates and cell states, which backward would otherwise have to walk again for.
+/// Gates and cell states, which backward would otherwise have to recompute.
 enum Saved {
     Keep(Mutex<Option<Activations>>),
     Drop,
@@ -130,12 +132,12 @@ struct Activations {
 }
 
 impl HvBiLstm {
-    /// All directions' gates together.
+    /// Number of gates of all directions.
     fn gates(&self) -> usize {
         DIRECTIONS * 4 * self.shape.units
     }
 
-    /// The sum of both biases, which lie behind the recurrent weights.
+    /// The sum of both biases, which follow the recurrent weights.
     #[cfg(feature = "cuda")]
     fn bias_on_cuda(&self, rest: &View<'_>) -> Result<cuda::Array> {
         let biases = rest.skip(DIRECTIONS * self.shape.recurrent_len());

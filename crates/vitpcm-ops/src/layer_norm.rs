@@ -17,7 +17,7 @@ pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64) -> Resul
     layer_norm_to(x, weight, bias, eps, x.dtype())
 }
 
-/// [`layer_norm`] with the result in another type: what the product behind it takes.
+/// [`layer_norm`] with output in another type, for the product that follows.
 pub fn layer_norm_to(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64, dtype: DType) -> Result<Tensor> {
     let columns = x.dims().last().copied().unwrap_or(0);
     if weight.dims() != [columns] || bias.dims() != [columns] {
@@ -46,7 +46,7 @@ pub fn layer_norm_to(x: &Tensor, weight: &Tensor, bias: &Tensor, eps: f64, dtype
 
 struct LayerNorm {
     eps: f32,
-    /// Of the result; f32 on the CPU.
+    /// Type of the result; f32 on the CPU.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     dtype: DType,
 }
@@ -104,8 +104,8 @@ impl CustomOp3 for LayerNorm {
     }
 }
 
-/// The gradients of [`layer_norm`]'s x, weight and bias, the first with what came `around` the norm added. All tensors are
-/// contiguous.
+/// The gradients of [`layer_norm`]'s x, weight and bias; the first includes the gradient `around` the norm (the
+/// residual path). All tensors are contiguous.
 pub(crate) fn gradients(
     x: &Tensor,
     weight: &Tensor,

@@ -1,14 +1,13 @@
-//! The operations that decide the speed of ViT-PCM, forward and backward: linear layers, GELU, layer norm,
-//! softmax, attention, the HV-BiLSTM, pooling over the grid and resampling of the grid; for convolutional
-//! networks convolutions and max pooling.
+//! The performance-critical operations of ViT-PCM, forward and backward: linear layers, GELU, layer norm, softmax,
+//! attention, the HV-BiLSTM, pooling and resampling of the grid; for convolutional networks, convolutions and max
+//! pooling.
 //!
-//! Every function takes and returns candle tensors and carries its gradient: f32 on the CPU, f32 and bf16 on NVIDIA GPUs
-//! (feature `cuda`), where the weights stay f32. Parameters, modules and
-//! initialisation are left to `vitpcm-nets`.
+//! Every function takes and returns candle tensors and is differentiable: f32 on the CPU, f32 and bf16 on NVIDIA GPUs
+//! (feature `cuda`), with f32 weights. Parameters, modules and initialisation are left to `vitpcm-nets`.
 //!
-//! On the CPU the operations run on rayon's threads. Called from one of them ([`on_worker`]) they spare two changes of
-//! thread each: a tenth of the time of a ViT-S layer at 384 px. Results do not depend on the
-//! number of threads. Tensors on other devices, or not of f32, are handled by compositions of candle's own operations.
+//! On the CPU, operations run on rayon's threads. Calling them from one of these ([`on_worker`]) avoids two thread
+//! switches per operation, a tenth of the time of a ViT-S layer at 384 px. Results do not depend on the number of
+//! threads. For other devices and types, they are composed of candle's own operations.
 
 mod adam;
 mod add_scaled;

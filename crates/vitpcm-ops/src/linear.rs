@@ -1,4 +1,4 @@
-//! Linear layers, with GELU where the network has one behind.
+//! Linear layers, optionally followed by GELU.
 
 use std::borrow::Cow;
 
@@ -25,7 +25,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tens
 
 /// [`linear`] followed by [`gelu`].
 pub fn linear_gelu(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-    // The gradient of GELU needs what went into it: with a graph, two operations keep it; without, it never exists.
+    // GELU's gradient needs its input: with a graph, two operations keep it; without, it is never stored.
     if x.track_op() || weight.track_op() || bias.is_some_and(Tensor::track_op) {
         gelu(&linear(x, weight, bias)?)
     } else {
@@ -119,7 +119,7 @@ impl Linear {
         Ok((y.into_storage(), result))
     }
 
-    /// The gradients of x and weight that the graph asks for.
+    /// The required gradients of x and weight.
     fn backward(
         &self,
         x: &Tensor,
@@ -150,7 +150,7 @@ fn shape_of(weight: &Tensor, grad_y: &Tensor) -> Result<LinearShape> {
     Ok(LinearShape { rows: grad_y.elem_count() / out_features.max(1), in_features, out_features })
 }
 
-/// The gradient of [`linear`]'s x. Contiguous tensors here and below.
+/// The gradient of [`linear`]'s x. All tensors here and below are contiguous.
 pub(crate) fn x_gradient(x: &Tensor, weight: &Tensor, grad_y: &Tensor) -> Result<Tensor> {
     let shape = shape_of(weight, grad_y)?;
     #[cfg(feature = "cuda")]
@@ -189,7 +189,7 @@ pub(crate) fn weight_gradient(
     tensor(grad_weight, weight.dims())
 }
 
-/// The weight as products of type `dtype` take it, so that several of them round it once.
+/// The weight converted for products of type `dtype`, so that several products round it only once.
 pub(crate) fn rounded(weight: &Tensor, dtype: DType) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if weight.dtype() != dtype && cuda::run_on_cuda(&[weight]) && matches!(dtype, DType::F32 | DType::BF16) {

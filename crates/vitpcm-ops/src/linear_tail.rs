@@ -1,6 +1,6 @@
-//! What follows the linear layers of a transformer block, forward and backward, without a graph: GELU and dropout within
-//! the MLP, dropout, LayerScale and the sum with the residual stream at the end of a branch. On the CPU these are the single
-//! operations one after the other; on a GPU, where each would be a pass over memory, one kernel behind the product.
+//! The epilogues of a transformer block's linear layers, forward and backward, without a graph: GELU and dropout within
+//! the MLP; dropout, LayerScale and the residual sum at the end of a branch. On the CPU they are separate operations;
+//! on a GPU, where each would be a pass over memory, one kernel after the product.
 
 use candle_core::{CustomOp1, DType, Result, Tensor, bail};
 
@@ -20,24 +20,24 @@ pub(crate) struct BranchEnd<'a> {
     pub(crate) scale: Option<&'a Tensor>,
 }
 
-/// What a pass keeps beside its result.
+/// What a pass keeps besides its result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     Nothing,
-    /// The branch before its scale, where it has one.
+    /// The branch before its scale, if it has one.
     ForBackward,
 }
 
-/// The gradients of a [`BranchEnd`], but for those of the linear layer's weight and input.
+/// The gradients of a [`BranchEnd`], except those of the linear layer's weight and input.
 pub(crate) struct BranchGradients {
-    /// Of what the linear layer returned.
+    /// Of the linear layer's output.
     pub(crate) product: Tensor,
     pub(crate) bias: Tensor,
     pub(crate) scale: Option<Tensor>,
 }
 
 impl BranchEnd<'_> {
-    /// With a graph where an argument has one. x is f32.
+    /// Records a graph if an argument has one. x is f32.
     pub(crate) fn forward(&self, x: &Tensor, input: &Tensor, keep: Keep) -> Result<(Tensor, Option<Tensor>)> {
         let Self { layer, mask, scale } = *self;
         #[cfg(feature = "cuda")]
@@ -49,7 +49,7 @@ impl BranchEnd<'_> {
         Ok((y, (keep == Keep::ForBackward && scale.is_some()).then_some(branch)))
     }
 
-    /// `branch` is what [`BranchEnd::forward`] kept; the product's gradient is of type `dtype`.
+    /// `branch` is what [`BranchEnd::forward`] kept; the product's gradient has type `dtype`.
     pub(crate) fn backward(
         &self,
         branch: Option<&Tensor>,
@@ -137,8 +137,7 @@ fn product(input: &Tensor, weight: &Tensor) -> Result<cuda::Array> {
     cuda::linear::forward(shape, &View::of(&input)?, &View::of(&weight)?, None)
 }
 
-/// A linear layer with GELU and dropout behind; tensors without a graph. Returns what goes into GELU and what comes out of
-/// dropout.
+/// A linear layer followed by GELU and dropout, without a graph. Returns GELU's input and dropout's output.
 pub(crate) fn activate(x: &Tensor, layer: &Affine, mask: Option<DropoutMask>) -> Result<(Tensor, Tensor)> {
     #[cfg(feature = "cuda")]
     if cuda::run_on_cuda(&[x, &layer.weight, &layer.bias]) {
@@ -158,13 +157,13 @@ pub(crate) fn activate(x: &Tensor, layer: &Affine, mask: Option<DropoutMask>) ->
 
 /// What [`activate_backward`] returns.
 pub(crate) struct ActivateGradients {
-    /// What came out of dropout, computed again.
+    /// Dropout's output, recomputed.
     pub(crate) activated: Tensor,
     pub(crate) hidden: Tensor,
     pub(crate) bias: Tensor,
 }
 
-/// Backward of [`activate`]. Nothing else may hold `grad`: on a GPU it becomes the gradient of `hidden`.
+/// Backward of [`activate`]. Nothing else may hold `grad`: on a GPU it is overwritten with the gradient of `hidden`.
 pub(crate) fn activate_backward(
     bias: &Tensor,
     hidden: &Tensor,

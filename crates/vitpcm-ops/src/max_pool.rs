@@ -1,4 +1,4 @@
-//! Max pooling: at the entrance of a ResNet, and between the blocks of Xception.
+//! Max pooling: in the stem of a ResNet, and between the blocks of Xception.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
@@ -8,14 +8,14 @@ use crate::cpu::max_pool::{self as kernels, PoolAxis, PoolShape};
 use crate::cuda::{self, View};
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
-/// How far 3×3 windows are apart and where the first one begins. Pixels beyond the edge do not count.
+/// Stride and position of the 3×3 windows. Pixels beyond the edge do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolWindows {
-    /// Around every second pixel, from the first on: PyTorch with a padding of one.
+    /// Stride 2, centred on every second pixel from the first: PyTorch with padding 1.
     EverySecond,
-    /// Every second pixel, as near to the middle as TensorFlow's padding `same` brings them.
+    /// Stride 2 with TensorFlow's padding `same`.
     EverySecondSame,
-    /// Around every pixel.
+    /// Stride 1.
     Every,
 }
 
@@ -30,10 +30,10 @@ impl PoolWindows {
     }
 }
 
-/// The largest of 3×3 pixels. The gradient goes to the first of equal ones, row by row, as in PyTorch.
+/// The maximum of 3×3 pixels. The gradient goes to the first of equal ones in row-major order, as in PyTorch.
 ///
 /// # Shapes
-/// x `[B, H, W, C]`; result `[B, H', W', C]`, as many as there are windows: `⌈H/2⌉` or H.
+/// x `[B, H, W, C]`; result `[B, H', W', C]`, one value per window: `⌈H/2⌉` or H.
 pub fn max_pool(x: &Tensor, windows: PoolWindows) -> Result<Tensor> {
     x.dims4()?;
     if !has_kernels(&[x]) {

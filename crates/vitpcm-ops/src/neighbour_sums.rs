@@ -1,6 +1,5 @@
-//! The second half of an atrous 3×3 convolution to few classes: products first (a linear layer to nine numbers a
-//! class), then the sum over neighbours. With many channels and few classes that moves a hundredth of what laying the
-//! neighbours' channels side by side would.
+//! The second half of an atrous 3×3 convolution to few classes: after the products (a linear layer to nine numbers per
+//! class), the sum over neighbours. With many channels and few classes this moves a hundredth of the memory of im2col.
 
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor, bail};
 
@@ -10,19 +9,20 @@ use crate::cpu::neighbour_sums::{self as kernels, MAX_RATES, NeighbourShape, TAP
 use crate::cuda::{self, View};
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
-/// Sums over each pixel's 3×3 neighbours what they contribute through their tap (row by row from the upper left); beyond
-/// the edge there is nothing. The neighbours are as many pixels apart as a rate says, and the sums of all rates
-/// are added. The result is f32.
+/// For each pixel, sums the contributions of its 3×3 neighbours, each through its own tap (row-major); nothing comes
+/// from beyond the edge. Each rate is a distance between neighbours in pixels, and the sums of all rates are added. The
+/// result is f32.
 ///
 /// # Shapes
-/// products `[B, H, W, columns]`: for every rate nine taps a class, those of a class together; further columns are left
-/// alone. Result `[B, H, W, classes]`.
+/// products `[B, H, W, columns]`: for every rate nine taps per class, adjacent for each class; further columns are
+/// ignored. Result `[B, H, W, classes]`.
 pub fn neighbour_sums(products: &Tensor, classes: usize, rates: &[usize]) -> Result<Tensor> {
     let (_, _, _, columns) = products.dims4()?;
     let is_rate = |rate: &usize| (1..=i32::MAX as usize).contains(rate);
     if classes == 0 || columns < rates.len() * classes * TAPS || !rates.iter().all(is_rate) {
         bail!(
-            "neighbour_sums: {columns} products a pixel for {classes} classes at rates {rates:?}, expected nine a class and rate"
+            "neighbour_sums: {columns} products per pixel for {classes} classes at rates {rates:?}, \
+             expected nine per class and rate"
         );
     }
     if rates.is_empty() || rates.len() > MAX_RATES {

@@ -1,5 +1,5 @@
-//! A stretch of a network as one node of the graph, its gradients handed over directly: candle's graph would add each of
-//! them to zeros first, and keep every result of every operation until the end.
+//! Part of a network as a single node of the graph that stores parameter gradients directly: candle's graph would add
+//! each to zeros first, and keep every operation's result until the end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Storage, Tensor, TensorId, Var, bail};
 
-/// The gradients of parameters that operations hand over directly.
+/// Parameter gradients that operations store directly.
 #[derive(Debug, Clone, Default)]
 pub struct ParameterGradients(Arc<Mutex<HashMap<TensorId, Tensor>>>);
 
 impl ParameterGradients {
-    /// All gradients that were handed over since the last call.
+    /// Takes all gradients stored since the last call.
     pub fn take(&self) -> HashMap<TensorId, Tensor> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The gradient of each variable, [taken](Self::take) from here or read from the graph's store; zeros for one that has
-    /// no part in the losses, so that it stays where it is.
+    /// The gradient of each variable, [taken](Self::take) from here or from the graph's store; zeros for variables that
+    /// do not affect the loss, so that they do not change.
     pub fn take_all<'a>(
         &self,
         store: &GradStore,
@@ -37,7 +37,7 @@ impl ParameterGradients {
         self.add_onto(parameter, |before| sum(gradient, before))
     }
 
-    /// Replaces a parameter's gradient so far, if any, by the sum that `add` makes of it.
+    /// Replaces a parameter's gradient so far, if any, by the sum that `add` computes.
     pub(crate) fn add_onto(
         &self,
         parameter: &Tensor,
@@ -50,7 +50,7 @@ impl ParameterGradients {
     }
 }
 
-/// A gradient and what was there before, if anything.
+/// The sum of a gradient and the one before, if any.
 pub(crate) fn sum(gradient: Tensor, before: Option<Tensor>) -> Result<Tensor> {
     match before {
         Some(before) => before + gradient,
@@ -58,8 +58,8 @@ pub(crate) fn sum(gradient: Tensor, before: Option<Tensor>) -> Result<Tensor> {
     }
 }
 
-/// Runs `forward` on x without its graph. It returns the result and what makes the gradient of x of that of the result;
-/// gradients of parameters are its own affair.
+/// Runs `forward` on x without its graph. It returns the result and a closure from the result's gradient to that of x;
+/// the closure stores parameter gradients itself.
 pub(crate) fn one_node<B>(
     name: &'static str,
     x: &Tensor,
@@ -68,7 +68,7 @@ pub(crate) fn one_node<B>(
 where
     B: Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static,
 {
-    // Without a variable before it the operation would have no place in the graph.
+    // Without a variable before it, the operation would not be part of the graph.
     let (input, x) = match x.track_op() {
         true => (Input::InGraph, x.contiguous()?),
         false => (Input::Constant, Var::from_tensor(x)?.into_inner()),
@@ -77,7 +77,7 @@ where
     x.apply_op1(OneNode { name, input, y: Mutex::new(Some(y)), backward })
 }
 
-/// Whether anything asks for the gradient of the input.
+/// Whether the input needs a gradient.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Input {
     InGraph,
@@ -87,7 +87,7 @@ enum Input {
 struct OneNode<B> {
     name: &'static str,
     input: Input,
-    /// The result, until the graph has taken it.
+    /// The result, until the graph takes it.
     y: Mutex<Option<Tensor>>,
     backward: B,
 }

@@ -1,4 +1,4 @@
-//! Transformer blocks for inference on the CPU, their weights packed once for all passes.
+//! Transformer blocks for inference on the CPU, with weights packed once for all passes.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ pub fn has_fast_bf16() -> bool {
     bf16::is_fast()
 }
 
-/// A pre-norm transformer block with packed weights. Clones share them.
+/// A pre-norm transformer block with packed weights, shared between clones.
 #[derive(Debug, Clone)]
 pub struct PackedBlock(Arc<Block>);
 
 impl PackedBlock {
-    /// Packs a block's weights; `None` for those that are not f32 on the CPU.
+    /// Packs a block's weights; `None` unless they are f32 on the CPU.
     pub fn new(
         weights: &BlockWeights,
         heads: usize,
@@ -72,7 +72,7 @@ impl PackedBlock {
         }))))
     }
 
-    /// The packed queries, keys and values of the block, as [`attention`](crate::attention()) takes them.
+    /// The block's packed queries, keys and values, in the layout of [`attention`](crate::attention()).
     ///
     /// # Shapes
     /// x `[B, N, D]`, f32; result `[B, N, 3·D]`
@@ -93,7 +93,7 @@ impl PackedBlock {
     }
 }
 
-/// Packed blocks, one after the other. Leaves no graph.
+/// A sequence of packed blocks. Records no graph.
 ///
 /// # Shapes
 /// x `[B, N, D]`, f32, on the CPU; result as x.

@@ -8,7 +8,7 @@ use crate::cpu::pooling as kernels;
 use crate::cuda;
 use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
 
-/// The maximum of each class over the grid; its gradient goes to the first cell that attains it (row by row).
+/// The maximum of each class over the grid; its gradient goes to the first maximal cell in row-major order.
 ///
 /// # Shapes
 /// scores `[B, H, W, C]`; result `[B, C]`.
@@ -59,7 +59,7 @@ mod on_cuda {
 
     use crate::cuda::{Array, View, pooling};
 
-    /// The maximum, with the cells that attain it kept for backward.
+    /// The maximum, with the maximal cells kept for backward.
     #[derive(Default)]
     pub(super) struct Max {
         cells_of_maxima: OnceLock<Array>,

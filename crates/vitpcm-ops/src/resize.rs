@@ -1,4 +1,4 @@
-//! Bilinear resampling of score grids, separably, with its gradient. Resizing of images and label maps is left to
+//! Bilinear resampling of score grids, separable, with gradient. Resizing of images and label maps is left to
 //! `vitpcm-masks`.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
@@ -7,7 +7,7 @@ use crate::composed;
 use crate::cpu::resize::{Between, Taps};
 use crate::tensors::{Floats, floats, output, run_on_cpu, tensor};
 
-/// Where the samples of a resized grid lie.
+/// The sampling positions of a resized grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResizeRule {
     /// Cells are areas, sampled at their centres; shrinking widens the triangle filter so that every cell

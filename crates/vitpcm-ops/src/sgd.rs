@@ -6,14 +6,14 @@ use rayon::prelude::*;
 use crate::adam::{CHUNK, floats_mut};
 use crate::tensors::{Floats, floats};
 
-/// The numbers of a step.
+/// Coefficients of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SgdStep {
     /// The learning rate.
     pub rate: f32,
-    /// Share of the step before that is taken again.
+    /// Momentum.
     pub momentum: f32,
-    /// Factor of the weight that is added to its gradient.
+    /// Weight decay: this times the weight is added to its gradient.
     pub weight_decay: f32,
 }
 

@@ -1,8 +1,8 @@
-//! Between candle's tensors and the kernels' slices.
+//! Conversions between candle's tensors and the kernels' slices.
 
 use candle_core::{CpuStorage, DType, Device, Layout, Result, Storage, StorageRef, Tensor, bail};
 
-/// Whether there are kernels of ours for these tensors; otherwise operations are composed of candle's own.
+/// Whether we have kernels for these tensors; otherwise operations are composed of candle's own.
 pub(crate) fn has_kernels(tensors: &[&Tensor]) -> bool {
     #[cfg(feature = "cuda")]
     if crate::cuda::run_on_cuda(tensors) {
@@ -11,7 +11,7 @@ pub(crate) fn has_kernels(tensors: &[&Tensor]) -> bool {
     run_on_cpu(tensors)
 }
 
-/// Whether our CPU kernels can take these tensors.
+/// Whether our CPU kernels support these tensors.
 pub(crate) fn run_on_cpu(tensors: &[&Tensor]) -> bool {
     tensors.iter().all(|tensor| tensor.device().is_cpu() && tensor.dtype() == DType::F32)
 }
@@ -24,7 +24,7 @@ pub(crate) fn floats<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a
     }
 }
 
-/// A contiguous f32 tensor on the CPU, open for reading.
+/// A contiguous f32 tensor on the CPU, locked for reading.
 pub(crate) struct Floats<'a> {
     storage: StorageRef<'a>,
     start: usize,
@@ -54,16 +54,16 @@ pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> Result<Tensor> {
     Tensor::from_vec(values, shape, &Device::Cpu)
 }
 
-/// Memory for a kernel's output: floats of unspecified value. Kernels write every element before anything reads it; zeroing
-/// first would cost a pass over memory as long as many of the operations themselves.
+/// Memory for a kernel's output: floats of unspecified value. Kernels write every element before anything reads it;
+/// zeroing first would cost a pass over memory, as long as many of the operations themselves.
 pub(crate) fn output(len: usize) -> Vec<f32> {
     if cfg!(miri) {
         return vec![0.0; len];
     }
     let mut values: Vec<f32> = Vec::with_capacity(len);
     let pointer = values.as_mut_ptr();
-    // SAFETY: the assembly is empty and touches nothing. The compiler does not look into it: it may have stored a float, of
-    // which every bit pattern is one, at each place of the capacity, so that all of them count as written.
+    // SAFETY: the assembly is empty and touches nothing. The compiler cannot look into it and must assume that it
+    // stored a float at each place of the capacity; every bit pattern is a valid float, so all count as written.
     unsafe {
         std::arch::asm!("/* {0} */", in(reg) pointer, options(nostack, preserves_flags));
         values.set_len(len);
@@ -71,21 +71,21 @@ pub(crate) fn output(len: usize) -> Vec<f32> {
     values
 }
 
-/// What tests of several operations share.
+/// Helpers for the tests of several operations.
 #[cfg(test)]
 pub(crate) mod testing {
     use candle_core::{Device, Tensor};
 
     use crate::{random_bits, uniform};
 
-    /// Numbers of −0.5 to 0.5.
+    /// Uniform noise from −0.5 to 0.5.
     pub(crate) fn noise(dims: &[usize], seed: u64) -> Tensor {
         let count = dims.iter().product::<usize>() as u64;
         let values: Vec<f32> = (0..count).map(|i| uniform(random_bits(seed, i)) - 0.5).collect();
         Tensor::from_vec(values, dims, &Device::Cpu).expect("a tensor")
     }
 
-    /// Equal but for the last bits; zeros alone are no evidence.
+    /// Equal up to rounding, and not all zeros, which would prove nothing.
     #[track_caller]
     pub(crate) fn assert_close(a: &Tensor, b: &Tensor) {
         assert_eq!(a.dims(), b.dims());

@@ -1,5 +1,5 @@
-//! Transformer blocks, all that are trained as one node of the graph, which keeps of their inside only what is dear to
-//! compute again.
+//! Transformer blocks; all trained ones are a single node of the graph, which keeps only intermediate results that are
+//! expensive to recompute.
 
 use candle_core::{CustomOp1, DType, Result, Tensor, bail};
 
@@ -24,7 +24,7 @@ impl Affine {
         Self { weight: self.weight.detach(), bias: self.bias.detach() }
     }
 
-    /// Without a graph, a linear layer's weight as products of this type take it.
+    /// A linear layer's weight without a graph, converted for products of this type.
     fn for_products(&self, dtype: DType) -> Result<Self> {
         Ok(Self { weight: rounded(&self.weight.detach(), dtype)?, bias: self.bias.detach() })
     }
@@ -45,7 +45,7 @@ pub struct BlockWeights {
     pub norm1: Affine,
     /// To queries, keys and values.
     pub qkv: Affine,
-    /// Behind attention.
+    /// After attention.
     pub projection: Affine,
     /// LayerScale of attention's branch, `[d]`.
     pub scale1: Option<Tensor>,
@@ -65,8 +65,8 @@ impl BlockWeights {
         affine.into_iter().flat_map(Affine::tensors).chain(&self.scale1).chain(&self.scale2)
     }
 
-    /// Without a graph, and with the weights of linear layers as products of this type take them: rounded once for
-    /// all passes until they change.
+    /// Without a graph, with the linear layers' weights converted for products of this type: rounded once, until they
+    /// change.
     pub fn for_products(&self, dtype: DType) -> Result<Self> {
         Ok(Self {
             norm1: self.norm1.detached(),
@@ -89,12 +89,12 @@ impl BlockWeights {
     }
 }
 
-/// How a block is computed.
+/// Settings of a block.
 #[derive(Debug, Clone)]
 pub struct BlockOptions {
     /// Heads of the attention.
     pub heads: usize,
-    /// What the norms add to the variance.
+    /// Epsilon of the norms.
     pub eps: f64,
     /// The type of activations; the residual stream stays f32. On the CPU f32.
     pub dtype: DType,
@@ -104,9 +104,8 @@ pub struct BlockOptions {
     pub dropout: [Option<DropoutMask>; 3],
 }
 
-/// Pre-norm transformer blocks, one after the other. Where `gradients` is given, the parameters' gradients may go there
-/// instead of into candle's store; without, the blocks leave a graph of single operations, or none where nothing is a
-/// variable.
+/// A sequence of pre-norm transformer blocks. With `gradients`, the parameters' gradients may go there instead of into
+/// candle's store; without, the blocks record a graph of single operations, or none if nothing is a variable.
 ///
 /// # Shapes
 /// x `[B, N, D]`, f32; result as x.
@@ -163,7 +162,7 @@ fn by_single_operations(x: &Tensor, weights: &BlockWeights, options: &BlockOptio
     Ok(y)
 }
 
-/// What backward needs of a block's forward pass. Norms, GELU and dropout are computed again.
+/// State of a block's forward pass for backward. Norms, GELU and dropout are recomputed.
 struct Block {
     x: Tensor,
     /// With their graph identity.
@@ -175,11 +174,11 @@ struct Block {
     qkv: Tensor,
     attention: Attention,
     attended: Tensor,
-    /// Attention's branch behind its dropout, where LayerScale needs it.
+    /// The attention branch after its dropout, if LayerScale needs it.
     attention_branch: Option<Tensor>,
     /// The residual stream between the two halves.
     middle: Tensor,
-    /// What goes into GELU.
+    /// GELU's input.
     hidden: Tensor,
     mlp_branch: Option<Tensor>,
 }
@@ -220,7 +219,7 @@ impl Block {
         Ok((y, block))
     }
 
-    /// Hands over the gradients of a norm, whose input the residual stream goes around, and returns that of its input.
+    /// Stores the gradients of a norm's parameters and returns that of its input, including the residual path.
     fn norm_backward(
         &self,
         parameters: &Affine,
@@ -237,7 +236,7 @@ impl Block {
         Ok(grad_input)
     }
 
-    /// Hands over the gradients of a branch's end, but for the linear layer's weight, and returns that of its product.
+    /// Stores the gradients of a branch's end, except the linear layer's weight, and returns that of its product.
     fn branch_backward(
         &self,
         parameters: BranchEnd<'_>,
@@ -258,7 +257,7 @@ impl Block {
         self.gradients.add(&parameters.weight, weight_gradient(input, &parameters.weight, products, grad)?)
     }
 
-    /// Hands over the gradients of all parameters and returns that of x.
+    /// Stores the gradients of all parameters and returns that of x.
     fn backward(&self, grad_y: &Tensor) -> Result<Tensor> {
         let (parameters, weights, options) = (&self.parameters, &self.weights, &self.options);
         let grad_middle = {

@@ -1,9 +1,9 @@
-//! Batches on their way to the device. To an NVIDIA GPU they go through page-locked memory: the copy out of plain memory
-//! holds up whoever asks for it, and took as long as half a training step.
+//! Uploads of batches to the device. To an NVIDIA GPU they go through page-locked memory: copies from pageable memory
+//! block the caller, for up to half a training step.
 
 use candle_core::{Device, Result, Tensor};
 
-/// Carries tensors from the CPU to a device.
+/// Copies tensors from the CPU to a device.
 #[derive(Debug)]
 pub struct Uploader {
     device: Device,
@@ -12,7 +12,7 @@ pub struct Uploader {
 }
 
 impl Uploader {
-    /// To this device.
+    /// For this device.
     pub fn new(device: &Device) -> Self {
         Self {
             device: device.clone(),
@@ -21,7 +21,7 @@ impl Uploader {
         }
     }
 
-    /// The same tensor there, without its graph.
+    /// The same tensor on the device, without its graph.
     pub fn upload(&mut self, tensor: &Tensor) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         if let Device::Cuda(device) = &self.device

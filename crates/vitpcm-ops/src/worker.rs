@@ -1,11 +1,11 @@
-//! Where a network runs on the CPU.
+//! The thread that runs a network on the CPU.
 
 use std::sync::Mutex;
 
 /// Runs a network, or a training step, on the first of rayon's threads.
 ///
-/// On a thread of rayon's, because its hundreds of operations then need not hand over to one each. Always on the same,
-/// because allocators keep freed memory by thread: what changes threads pays for its peak on each of them.
+/// On a rayon thread, the network's hundreds of operations need no handover. It is always the same thread, because
+/// allocators keep freed memory per thread: work that changes threads pays for its peak memory on each of them.
 pub fn on_worker<R: Send>(run: impl FnOnce() -> R + Send) -> R {
     if rayon::current_thread_index().is_some() {
         return run();

@@ -1,5 +1,5 @@
-//! Answers: a value as JSON, a file, or a refusal, which is a status and one sentence as JSON. What an answer holds in memory
-//! beyond a few KiB is paid for by a share of a budget until it was sent.
+//! HTTP responses: JSON, a file, or a refusal (a status and one sentence as JSON). A response larger than a few KiB
+//! holds a share of the memory budget until it is sent.
 
 use crate::memory::{Budget, PIECE, Paid};
 use axum::body::{Body, Bytes, HttpBody};
@@ -13,20 +13,20 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use vitpcm::SegmentError;
 
-/// What a route gives.
+/// What a route returns.
 pub(crate) type Answer = Result<Response<Body>, Refusal>;
 
-/// Why a request was refused, or failed.
+/// Why a request was refused or failed.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     status: StatusCode,
     message: String,
 }
 
-/// Seconds after which a client that was told "busy" may ask again.
+/// `Retry-After` in seconds, sent with 503.
 const RETRY_AFTER: &str = "1";
 
-/// Longest message, in characters: some quote what the client sent.
+/// Longest error message, in characters, because some quote the request.
 const MAX_MESSAGE: usize = 500;
 
 impl Refusal {
@@ -47,14 +47,14 @@ impl Refusal {
     }
 
     pub(crate) fn no_such_image() -> Refusal {
-        Refusal::new(StatusCode::NOT_FOUND, "no image of this id is kept (any longer); send it again")
+        Refusal::new(StatusCode::NOT_FOUND, "no image with this id (any more); upload it again")
     }
 
     pub(crate) fn bug() -> Refusal {
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the server failed on this request; please report it")
     }
 
-    /// Its body.
+    /// The response body.
     pub(crate) fn json(&self) -> Vec<u8> {
         #[derive(Serialize)]
         struct Problem {
@@ -90,15 +90,15 @@ fn json_of(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("our values have string keys")
 }
 
-/// A value as JSON.
+/// A JSON response.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize, budget: &Budget) -> Answer {
     let mut response = bytes(JSON, json_of(value).into(), budget)?;
     *response.status_mut() = status;
     Ok(response)
 }
 
-/// Bytes of a content type. What fits into one piece is free: every connection may hold as much anyway, and a server whose
-/// memory is full of large answers still answers small questions.
+/// Bytes with a content type. Bodies of up to one piece are not charged to the budget, so that a server with full
+/// memory still answers small requests.
 pub(crate) fn bytes(content_type: &'static str, bytes: Bytes, budget: &Budget) -> Answer {
     if bytes.len() <= PIECE {
         return Ok(file(content_type, bytes));
@@ -107,14 +107,14 @@ pub(crate) fn bytes(content_type: &'static str, bytes: Bytes, budget: &Budget) -
     Ok(file(content_type, pieces([Bytes::from_owner(Paid { bytes, share })].into())))
 }
 
-/// A body of a content type.
+/// A response with a content type.
 pub(crate) fn file(content_type: &'static str, body: impl Into<Body>) -> Response<Body> {
     let mut response = Response::new(body.into());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 
-/// A body that is handed to the connection piece by piece.
+/// A body that is streamed piece by piece.
 pub(crate) fn pieces(pieces: VecDeque<Bytes>) -> Body {
     Body::new(PiecewiseBody(pieces))
 }

@@ -1,10 +1,10 @@
-//! The page: plain HTML, CSS and JavaScript, as they lie in `assets/`, in the binary.
+//! The web page: the HTML, CSS and JavaScript files of `assets/`, embedded in the binary.
 
 use crate::answer;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 
-/// Path, kind and content of each file.
+/// Path, content type and content of each file.
 pub(crate) const ASSETS: [(&str, &str, &str); 12] = [
     ("/", "text/html; charset=utf-8", include_str!("../assets/index.html")),
     ("/assets/viewer.css", "text/css; charset=utf-8", include_str!("../assets/viewer.css")),
@@ -22,7 +22,8 @@ pub(crate) const ASSETS: [(&str, &str, &str); 12] = [
 
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// A file of the page. Browsers ask again each time: another version of the program may answer at the same address.
+/// A file of the page. Browsers revalidate it each time, because another version of the program may serve the same
+/// address.
 pub(crate) fn answer(content_type: &'static str, content: &'static str) -> Response<Body> {
     let mut response = answer::file(content_type, content);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

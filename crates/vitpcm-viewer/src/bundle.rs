@@ -1,4 +1,4 @@
-//! The files of a download on their way into its answer: the only file as it is, several as a zip archive.
+//! Packs a download's files: a single file as it is, several as a zip archive.
 
 use crate::answer::Refusal;
 use crate::memory::{Budget, Pieces};
@@ -7,14 +7,14 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use vitpcm_exports::{Destination, ExportError, Zip};
 
-/// A file to be saved.
+/// A file to download.
 pub(crate) struct File {
     pub(crate) name: String,
     pub(crate) content_type: &'static str,
     pub(crate) pieces: VecDeque<Bytes>,
 }
 
-/// Takes the files of a download.
+/// Collects a download's files.
 pub(crate) struct Bundle {
     budget: Budget,
     max_bytes: usize,
@@ -30,18 +30,18 @@ enum Content {
 }
 
 impl Bundle {
-    /// Of at most `max_bytes`, which are taken of the budget as they are needed.
+    /// For at most `max_bytes`, charged to the budget as they are written.
     pub(crate) fn new(budget: &Budget, max_bytes: usize) -> Bundle {
         let (budget, content) = (budget.clone(), Content::Nothing);
         Bundle { budget, max_bytes, content, left_out: None, is_leaving_out: false }
     }
 
-    /// Passes over the file at a path.
+    /// Skips the file at a path.
     pub(crate) fn leave_out(&mut self, path: &'static str) {
         self.left_out = Some(path);
     }
 
-    /// The file, or the archive under the name given.
+    /// The single file, or the archive under the given name.
     pub(crate) fn finish(self, archive_name: &str) -> Result<File, ExportError> {
         match self.content {
             Content::One(path, pieces) => {

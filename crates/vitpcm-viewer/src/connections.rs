@@ -1,4 +1,4 @@
-//! Connections: as many at a time as allowed, each with its time limits; all of them brought to an end when the server stops.
+//! Accepts connections up to a limit, each with its timeouts, and closes all of them when the server stops.
 
 use crate::limits::Limits;
 use crate::socket::Socket;
@@ -12,16 +12,16 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
-/// Longest life of a connection. Browsers open another; one that does not read its answer cannot hold a place for ever.
+/// Longest life of a connection, so that a client that never reads its response cannot hold a slot. Browsers reconnect.
 const CONNECTION_TIME: Duration = Duration::from_secs(900);
 
-/// How long requests in progress may go on once the server is to stop.
+/// Grace period for requests in progress when the server stops.
 const FAREWELL_TIME: Duration = Duration::from_secs(5);
 
-/// A pause after a connection could not be accepted: the system may be out of file handles for a moment.
+/// Pause after a failed accept, e.g. when the system is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Bytes of a request's head, about (beyond it: 431), and of what a connection holds to be written.
+/// Approximate limit of a request's head (beyond it: 431), and of a connection's write buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Accepts connections until told to stop.
@@ -48,13 +48,13 @@ pub(crate) async fn serve(
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        // Answers are written in large pieces.
+        // Responses are written in large pieces.
         let _ = stream.set_nodelay(true);
         let socket = Socket::new(TokioIo::new(stream), limits.write_time);
         let connection = http.serve_connection(socket, TowerToHyperService::new(router.clone()));
         let connection = connections.watch(connection);
         tokio::spawn(async move {
-            // Clients that break off are their own affair.
+            // A client that disconnects is no error.
             let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
             drop(place);
         });

@@ -1,5 +1,5 @@
-//! One connection without a socket: the bytes a client sends go in, the bytes it would receive come out. Everything between is
-//! what [`connections`](crate::connections) serves; for tests that need many hostile clients a second.
+//! One connection without a socket: takes the bytes that a client sends and returns the bytes that it would receive,
+//! through the same code as [`connections`](crate::connections). For tests and fuzzing.
 
 use crate::limits::Limits;
 use crate::socket::Socket;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use tokio::runtime::Runtime;
 
-/// The routes of a [`Server`](crate::Server), to be spoken to directly.
+/// The routes of a [`Server`](crate::Server), called directly.
 pub struct Conversation {
     runtime: Runtime,
     router: Router,
@@ -27,18 +27,18 @@ impl Conversation {
         })
     }
 
-    /// What a client gets that sends these bytes on one connection and then closes its side. Every request in them is
-    /// answered; bytes that are no HTTP end the connection.
+    /// The response to a client that sends these bytes and then closes its side. Every request is answered; bytes that
+    /// are not HTTP end the connection.
     pub fn answer(&self, bytes: &[u8]) -> Vec<u8> {
         let answers = Arc::new(Mutex::new(Vec::new()));
         let client = Client { unread: bytes.to_vec(), position: 0, answers: answers.clone() };
         let service = TowerToHyperService::new(self.router.clone());
-        // The client's side is closed from the start; its answers are still wanted.
+        // The client's side is closed from the start, but it still reads responses.
         let mut http = http1::Builder::new();
         let connection = http
             .half_close(true)
             .serve_connection(Socket::new(client, Limits::default().write_time), service);
-        // A client's mistakes end its connection, as they would on a socket.
+        // A client's errors end its connection, as on a socket.
         let _ = self.runtime.block_on(connection);
         std::mem::take(&mut *answers.lock().expect("nothing panics while it is held"))
     }

@@ -1,5 +1,5 @@
-//! Masks as files: what the page offers to save. The formats of other tools are `vitpcm-exports`'; a download of a single
-//! file is that file, any other a zip archive, made in memory, in pieces.
+//! Downloads: masks in our own formats and, through `vitpcm-exports`, in those of other tools. A single file is sent as
+//! it is, several as a zip archive built in memory.
 
 use crate::answer::Refusal;
 use crate::bundle::{Bundle, File};
@@ -13,13 +13,13 @@ use vitpcm_exports::{
 };
 use vitpcm_masks::{Classes, StoredScores, heat_map, overlay};
 
-/// How strongly an overlay shows the mask; as `vitpcm segment` does.
+/// Opacity of the mask in overlays, as in `vitpcm segment`.
 const OVERLAY_OPACITY: f32 = 0.55;
 
-/// As PNG exports call it.
+/// The name that PNG exports use.
 const CLASS_LIST: &str = "classes.txt";
 
-/// A format of downloads.
+/// A download format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Overlay,
@@ -35,7 +35,7 @@ impl Format {
         png.into_iter().chain([Format::Overlay]).chain(others).chain([Format::Heatmap, Format::Npz])
     }
 
-    /// As on the command line.
+    /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Format::Overlay => "overlay",
@@ -65,7 +65,7 @@ impl Format {
             Format::Overlay => "The mask over the image, to look at.",
             Format::Heatmap => "Scores of each tag and the background, with a colour bar.",
             Format::Npz => "Scores on the grid, for NumPy and vitpcm refine.",
-            Format::Export(ExportFormat::Png) => "One class index a pixel, in the VOC palette.",
+            Format::Export(ExportFormat::Png) => "One class index per pixel, in the VOC palette.",
             Format::Export(ExportFormat::Coco) => "Instances with RLE masks, as pycocotools reads them.",
             Format::Export(ExportFormat::Yolo) => "Images, polygon labels and data.yaml.",
             Format::Export(ExportFormat::LabelStudio) => {
@@ -73,7 +73,7 @@ impl Format {
             }
             Format::Export(ExportFormat::Cvat) => "“Segmentation mask 1.1”, to upload to CVAT as it is.",
             Format::Export(ExportFormat::Labelme) => "A JSON file with polygons for each image.",
-            Format::Export(ExportFormat::Voc) => "Images, masks and lists, laid out to train on.",
+            Format::Export(ExportFormat::Voc) => "Images, masks and lists, ready to train on.",
         }
     }
 }
@@ -87,7 +87,7 @@ impl<'de> Deserialize<'de> for Format {
     }
 }
 
-/// A download that a client wants.
+/// A request for a download.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DownloadWish {
@@ -95,7 +95,7 @@ pub(crate) struct DownloadWish {
     pub(crate) images: Vec<ImageWish>,
 }
 
-/// An image of a download, with the mask that is wanted of it, which always has the image's own size.
+/// One image of a download and the mask to make for it, always at the image's own size.
 #[derive(Debug, Deserialize)]
 #[serde(from = "Object<ImageWishFields>")]
 pub(crate) struct ImageWish {
@@ -121,7 +121,7 @@ impl From<Object<ImageWishFields>> for ImageWish {
     }
 }
 
-/// Makes a download of `images`, which are those of the wish, in its order, in `files`.
+/// Builds a download from `images`, which match the request's in number and order.
 pub(crate) fn make(
     wish: &DownloadWish,
     images: &[Arc<KeptImage>],
@@ -132,7 +132,7 @@ pub(crate) fn make(
     let wanted = wish.images.iter().zip(images).zip(&names);
     let files = match wish.format {
         Format::Export(format) => {
-            // A single mask needs no class list beside it.
+            // A single mask needs no class list.
             if images.len() == 1 && format == ExportFormat::Png {
                 files.leave_out(CLASS_LIST);
             }
@@ -164,7 +164,7 @@ pub(crate) fn make(
     Ok(files.finish(&format!("vitpcm-{}.zip", wish.format.name()))?)
 }
 
-/// Writes an image's files in a format of our own.
+/// Writes an image's files in one of our own formats.
 fn write_own(
     format: Format,
     image: &KeptImage,

@@ -1,5 +1,5 @@
-//! The images kept: bounded in number and bytes, the one not used for longest goes first. An image is reached only by the id
-//! that its sender was told, which cannot be guessed.
+//! The uploaded images: an LRU cache bounded in number and bytes. An image is found only by the random id that its
+//! uploader received.
 
 use crate::answer::Refusal;
 use crate::kept_image::KeptImage;
@@ -7,7 +7,7 @@ use crate::memory::Budget;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The images kept.
+/// The LRU cache of images.
 pub(crate) struct Gallery {
     max_images: usize,
     budget: Budget,
@@ -17,7 +17,7 @@ pub(crate) struct Gallery {
 #[derive(Default)]
 struct Shelf {
     images: HashMap<String, Kept>,
-    /// Counts uses.
+    /// Logical time of the last use.
     clock: u64,
 }
 
@@ -35,13 +35,13 @@ impl Gallery {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps an image and gives its id. Others may have to go, but none that a request works with.
+    /// Stores an image and returns its id. Evicts others if needed, but none that a request is using.
     pub(crate) fn keep(&self, mut image: KeptImage) -> Result<(String, Arc<KeptImage>), Refusal> {
         let num_bytes = image.num_bytes();
         if num_bytes > self.budget.num_bytes() {
             let (needed, there_are) = (num_bytes.div_ceil(1 << 20), self.budget.num_bytes() >> 20);
             let text =
-                format!("{}: takes {needed} MiB of memory; there are {there_are} for images", image.name);
+                format!("{}: needs {needed} MiB of memory; {there_are} MiB are for images", image.name);
             return Err(Refusal::unprocessable(text));
         }
         let mut shelf = self.shelf();
@@ -62,7 +62,7 @@ impl Gallery {
         Ok((id, image))
     }
 
-    /// An image, if it is still kept.
+    /// An image, if it is still stored.
     pub(crate) fn image(&self, id: &str) -> Option<Arc<KeptImage>> {
         let mut shelf = self.shelf();
         shelf.clock += 1;
@@ -72,14 +72,14 @@ impl Gallery {
         Some(kept.image.clone())
     }
 
-    /// Forgets an image; false if there was none.
+    /// Deletes an image; false if there was none.
     pub(crate) fn forget(&self, id: &str) -> bool {
         self.shelf().images.remove(id).is_some()
     }
 }
 
 impl Shelf {
-    /// Makes room, if there is an image that no request works with: the memory of others would not come back.
+    /// Evicts the least recently used image that no request is using; evicting one in use would not free its memory.
     fn remove_oldest(&mut self) -> bool {
         let unused = self.images.iter().filter(|(_, kept)| Arc::strong_count(&kept.image) == 1);
         let oldest = unused.min_by_key(|(_, kept)| kept.last_used).map(|(id, _)| id.clone());

@@ -1,9 +1,8 @@
-//! Who may ask: browsers that were sent here by another site are turned away, and every answer tells the browser to be
-//! strict with it.
+//! Access checks: rejects requests that a browser sends for another site, and adds strict security headers to every
+//! response.
 //!
-//! The `Host` of a request must be an address or a name of ours: a site that makes its own name resolve to this machine (DNS
-//! rebinding) sends its own name there. A request that a browser makes for another site says so in `Origin` and
-//! `Sec-Fetch-Site`, which scripts cannot forge; programs that are not browsers send neither.
+//! The `Host` header must be an IP address or one of our names, which defeats DNS rebinding. A cross-site request from
+//! a browser shows in `Origin` and `Sec-Fetch-Site`, which scripts cannot forge; other programs send neither.
 
 use crate::answer::Refusal;
 use axum::body::Body;
@@ -14,7 +13,7 @@ use axum::response::IntoResponse;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Sent with every answer.
+/// Sent with every response.
 pub(crate) const HEADERS: [(HeaderName, &str); 7] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -29,10 +28,10 @@ pub(crate) const HEADERS: [(HeaderName, &str); 7] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// The name under which the server was asked to listen, if it is one; addresses and `localhost` are always fine.
+/// The host name that the server listens on, if any; addresses and `localhost` are always allowed.
 pub(crate) type OwnName = Arc<Option<String>>;
 
-/// Lets a request pass, or refuses it; sets the headers of the answer.
+/// Passes a request on or rejects it, and sets the response headers.
 pub(crate) async fn guard(State(own_name): State<OwnName>, request: Request, next: Next) -> Response<Body> {
     let mut response = match check(request.uri(), request.headers(), own_name.as_deref()) {
         Ok(()) => next.run(request).await,
@@ -48,7 +47,7 @@ pub(crate) async fn guard(State(own_name): State<OwnName>, request: Request, nex
 fn check(uri: &Uri, headers: &HeaderMap, own_name: Option<&str>) -> Result<(), Refusal> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("unreadable"));
     let host = text("host").unwrap_or_default();
-    // A second Host, or an address with a host in it, could be read differently by a proxy.
+    // A proxy could interpret a second Host header, or a request line with an authority, differently.
     let is_plain = headers.get_all("host").iter().count() == 1 && uri.authority().is_none();
     if !is_plain || !is_own_host(host, own_name) {
         let message = "addressed to another server; use the address that `vitpcm serve` printed";
@@ -57,7 +56,7 @@ fn check(uri: &Uri, headers: &HeaderMap, own_name: Option<&str>) -> Result<(), R
     let is_own_origin = |origin: &str| origin.strip_prefix("http://") == Some(host);
     let is_foreign_fetch = |site: &str| !matches!(site, "same-origin" | "none");
     if !text("origin").is_none_or(is_own_origin) || text("sec-fetch-site").is_some_and(is_foreign_fetch) {
-        return Err(Refusal::new(StatusCode::FORBIDDEN, "requests of other sites are not answered"));
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "requests from other sites are refused"));
     }
     Ok(())
 }

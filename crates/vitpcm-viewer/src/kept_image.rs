@@ -1,5 +1,5 @@
-//! An image with what the network said about it, and the masks that can be made of that: for any tags, with or without
-//! the CRF, at the size of the page's view or the image's own. The network never runs here.
+//! An uploaded image with its scores, and the masks derived from them: for any tags, with or without the CRF, at the
+//! size of the page's view or of the image. The network never runs here.
 
 use crate::answer::Refusal;
 use crate::memory::Share;
@@ -10,37 +10,37 @@ use image::{ExtendedColorType, ImageEncoder, RgbImage};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use vitpcm::{CrfParams, RawScores, Refinement, Segmentation, TagMode, UnsureBackground};
+use vitpcm::{CrfParams, CrfPreset, RawScores, Refinement, Segmentation, TagMode, UnsureBackground};
 use vitpcm_data::ClassLookup;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, LabelMap};
 
-/// Longest side, in pixels, of what the page shows and the CRF works on: twice what a laptop's window has room for, and
-/// the CRF answers within a second.
+/// Longest side, in pixels, of the picture that the page shows and the CRF runs on: twice a laptop's window, and the
+/// CRF takes under a second.
 pub(crate) const VIEW_SIDE: usize = 1280;
 
-/// Classes from which on the CRF is refused: its time and memory grow with them.
+/// Most classes for the CRF, because its time and memory grow with them.
 const MAX_CRF_CLASSES: usize = 32;
 
-/// Probability from which a tag is suggested; that of `vitpcm segment`.
+/// Probability from which a tag is suggested, as in `vitpcm segment`.
 pub(crate) const SUGGESTED_FROM: f32 = 0.5;
 
-/// Quality of the JPEG that the page shows.
+/// JPEG quality of the view.
 const VIEW_QUALITY: u8 = 92;
 
-/// Which tags a mask is wanted for.
+/// The tags to make a mask for.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged, expecting = "tags: expected a list of class names, \"suggested\" or \"any\"")]
 pub(crate) enum TagsWanted {
     Word(TagsWord),
-    /// Names of classes, each once: this is kept with the mask, and a list may repeat one a hundred thousand times.
+    /// Class names, deduplicated: they are stored with the mask, and a request may repeat one 100,000 times.
     Given(BTreeSet<String>),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TagsWord {
-    /// Those that the model finds probable.
+    /// The classes that the model finds probable.
     #[default]
     Suggested,
     /// Every class competes in every pixel.
@@ -57,20 +57,20 @@ impl Default for TagsWanted {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum MaskSize {
-    /// The image's own.
+    /// The image's own size.
     #[default]
     Image,
-    /// That of the view, which is the image's own where that is small enough.
+    /// The view's size, which is the image's own if that is small enough.
     View,
 }
 
-/// A mask that a client wants. Unknown keys are errors.
+/// A request for a mask. Unknown keys are errors.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MaskWish {
     #[serde(default)]
     pub(crate) tags: TagsWanted,
-    /// Strength of the CRF: its paper's weights times this. Without it, no CRF.
+    /// Strength of the CRF: factor on the default weights. Absent: no CRF.
     #[serde(default)]
     pub(crate) crf: Option<f32>,
     /// Whether large uncertain background regions go to the next most likely of the tags.
@@ -86,20 +86,20 @@ pub(crate) struct MadeMask {
     pub(crate) segmentation: Segmentation,
 }
 
-/// An image that a client sent.
+/// An uploaded image.
 pub(crate) struct KeptImage {
     /// As cleaned by `names`.
     pub(crate) name: String,
-    /// The file as it was sent: some formats want it beside its labels.
+    /// The uploaded file, which some formats store with its labels.
     pub(crate) file: Vec<u8>,
     pub(crate) pixels: RgbImage,
     pub(crate) scores: RawScores,
-    /// A smaller copy, where the image is larger than the view.
+    /// A reduced copy, if the image is larger than the view.
     view: Option<RgbImage>,
     view_jpeg: Bytes,
-    /// The mask that was made last: a download usually follows the mask that was looked at.
+    /// The last mask made, because a download usually follows the mask on screen.
     last: Mutex<Option<(MaskWish, Arc<MadeMask>)>>,
-    /// Pays for its memory once it is in the gallery.
+    /// Its share of the memory budget once it is in the gallery.
     share: Option<Share>,
 }
 
@@ -120,12 +120,12 @@ impl KeptImage {
         Ok(KeptImage { name, file, pixels, scores, view, view_jpeg, last, share: None })
     }
 
-    /// Pays for its memory as long as it lives.
+    /// Holds a share of the memory budget as long as it lives.
     pub(crate) fn hold(&mut self, share: Share) {
         self.share = Some(share);
     }
 
-    /// Bytes that it takes in memory, its last mask at its largest included.
+    /// Bytes in memory, including the largest last mask.
     pub(crate) fn num_bytes(&self) -> usize {
         let (pixels, scores) = (self.pixels.as_raw().len(), size_of_val(self.scores.scores_on_grid.scores()));
         let view = self.view.as_ref().map_or(0, |view| view.as_raw().len());
@@ -137,7 +137,7 @@ impl KeptImage {
         self.scores.image_size
     }
 
-    /// What the page shows and the CRF works on.
+    /// The picture that the page shows and the CRF runs on.
     fn view(&self) -> &RgbImage {
         self.view.as_ref().unwrap_or(&self.pixels)
     }
@@ -161,7 +161,7 @@ impl KeptImage {
         png
     }
 
-    /// Makes a mask, unless it is the one that was made last.
+    /// Makes a mask, or returns the last one if the request is the same.
     pub(crate) fn mask(&self, wish: &MaskWish, classes: &Classes) -> Result<Arc<MadeMask>, Refusal> {
         let is_same = |(made_for, _): &&(MaskWish, Arc<MadeMask>)| made_for == wish;
         if let Some((_, made)) =
@@ -201,12 +201,12 @@ impl KeptImage {
     }
 }
 
-/// The paper's CRF with both weights scaled.
+/// The default CRF with both weights scaled.
 fn crf_params(strength: f32) -> Result<CrfParams, Refusal> {
     if !(0.0..=10.0).contains(&strength) {
         return Err(Refusal::unprocessable(format!("a CRF of strength {strength}; expected 0 to 10")));
     }
-    let usual = CrfParams::default();
+    let usual = CrfPreset::default().params();
     Ok(CrfParams {
         gaussian_weight: usual.gaussian_weight * strength,
         bilateral_weight: usual.bilateral_weight * strength,
@@ -232,7 +232,7 @@ fn tag_indices(names: &BTreeSet<String>, classes: &Classes) -> Result<Vec<usize>
     Ok(indices)
 }
 
-/// The copy that is shown, where the image is larger.
+/// The reduced copy, if the image is larger than the view.
 fn reduced(pixels: &RgbImage) -> Option<RgbImage> {
     let size = (pixels.width() as usize, pixels.height() as usize);
     let longest = size.0.max(size.1);

@@ -1,9 +1,9 @@
-//! The viewer: a web page, all of it in the binary, on which people drop images, choose tags and see masks change; and the
-//! JSON API under it (`assets/openapi.json`, docs/reference/http-api.md). The only crate that knows HTTP.
+//! The viewer: a web page, embedded in the binary, for dropping images, choosing tags and watching the masks change;
+//! and the JSON API below it (`assets/openapi.json`, docs/reference/http-api.md). The only crate that knows HTTP.
 //!
-//! The network runs once an image, when it comes in ([`vitpcm::Segmenter::score`]); every mask after that is made of the kept
-//! scores. What a client sends stays in memory, within [`Limits`]; no path or name of a request ever reaches the disk.
-//! What is printed around it is the caller's.
+//! The network runs once per image, on upload ([`vitpcm::Segmenter::score`]); all masks are made from the stored
+//! scores. Uploads stay in memory, within [`Limits`]; no path or name from a request reaches the disk. Printing is left
+//! to the caller.
 #![forbid(unsafe_code)]
 
 mod answer;

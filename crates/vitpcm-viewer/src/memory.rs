@@ -1,5 +1,5 @@
-//! Memory that clients can make the server hold. A [`Share`] of a [`Budget`] is taken before memory is filled and lives in
-//! the value that it pays for, so that it comes back when that memory is freed: after the last byte of an answer was sent,
+//! The memory budget for clients. A [`Share`] of a [`Budget`] is taken before memory is filled and stored with the
+//! value it accounts for, so that it is returned when that memory is freed: after the last byte of a response is sent,
 //! or when its connection ends.
 
 use crate::answer::Refusal;
@@ -9,20 +9,20 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Size of the pieces in which large answers are made and sent.
+/// Piece size of large responses.
 pub(crate) const PIECE: usize = 64 << 10;
 
-/// Budgets count in these, so that 32 bits are enough for any machine.
+/// Budgets count in KiB, so that 32 bits are enough.
 const UNIT: usize = 1 << 10;
 
-/// A number of bytes, some of them taken.
+/// A number of bytes, partly in use.
 #[derive(Clone)]
 pub(crate) struct Budget {
     free: Arc<Semaphore>,
     num_bytes: usize,
 }
 
-/// Bytes taken of a budget; given back when dropped.
+/// Bytes taken from a budget; returned on drop.
 pub(crate) struct Share(OwnedSemaphorePermit);
 
 impl Budget {
@@ -31,12 +31,12 @@ impl Budget {
         Budget { free: Arc::new(Semaphore::new(num_units)), num_bytes: num_units * UNIT }
     }
 
-    /// All of it, taken or not.
+    /// The total, in use or not.
     pub(crate) fn num_bytes(&self) -> usize {
         self.num_bytes
     }
 
-    /// A share of so many bytes, or the answer that there is no room at the moment.
+    /// A share of `num_bytes`, or a 503 if there is no room.
     pub(crate) fn take(&self, num_bytes: usize) -> Result<Share, Refusal> {
         let num_units = u32::try_from(num_bytes.div_ceil(UNIT)).map_err(|_| Refusal::busy())?;
         self.free.clone().try_acquire_many_owned(num_units).map(Share).map_err(|_| Refusal::busy())
@@ -49,8 +49,7 @@ impl Share {
     }
 }
 
-/// Bytes that arrive bit by bit. Their memory is theirs by a share, taken as they arrive: nothing is set aside because a
-/// header announced it.
+/// Bytes that arrive in parts. Memory is charged as they arrive, never because a header announced a length.
 pub(crate) struct HeldBytes {
     bytes: Vec<u8>,
     share: Share,
@@ -62,7 +61,7 @@ impl HeldBytes {
         Ok(HeldBytes { bytes: Vec::new(), share: budget.take(0)?, budget: budget.clone() })
     }
 
-    /// Adds bytes. `expected` is how many there will be in the end, as far as is known.
+    /// Appends bytes. `expected` is the total number, as far as it is known.
     pub(crate) fn extend(&mut self, bytes: &[u8], expected: usize) -> Result<(), Refusal> {
         let needed = self.bytes.len() + bytes.len();
         if needed > self.bytes.capacity() {
@@ -76,7 +75,7 @@ impl HeldBytes {
         Ok(())
     }
 
-    /// The bytes, and what pays for them.
+    /// The bytes and their share.
     pub(crate) fn into_parts(self) -> (Vec<u8>, Share) {
         (self.bytes, self.share)
     }
@@ -88,7 +87,7 @@ impl AsRef<[u8]> for HeldBytes {
     }
 }
 
-/// Bytes and the share that pays for them; for [`Bytes::from_owner`].
+/// Bytes with their share, for [`Bytes::from_owner`].
 pub(crate) struct Paid {
     pub(crate) bytes: Bytes,
     #[expect(dead_code, reason = "held, not read")]
@@ -101,13 +100,14 @@ impl AsRef<[u8]> for Paid {
     }
 }
 
-/// What is said of a download beyond its limit.
+/// Error message for a download beyond its limit.
 pub(crate) fn too_large(max_bytes: usize) -> String {
     format!("more than {} MiB in one download; choose fewer images or tags", max_bytes >> 20)
 }
 
-/// A file in the making, in pieces, each with its own share: each is given back as soon as it was sent. Writing fails with
-/// [`io::ErrorKind::FileTooLarge`] beyond `max_bytes`, with [`io::ErrorKind::OutOfMemory`] where the budget is used up.
+/// A file under construction, in pieces that are returned to the budget as soon as they are sent. Writing fails with
+/// [`io::ErrorKind::FileTooLarge`] beyond `max_bytes` and with [`io::ErrorKind::OutOfMemory`] if the budget is
+/// exhausted.
 pub(crate) struct Pieces {
     budget: Budget,
     max_bytes: usize,
@@ -152,7 +152,7 @@ impl Pieces {
 
 impl Write for Pieces {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // An archive that is given up still writes its end, and would print that it cannot.
+        // An abandoned zip archive still writes its end on drop, and would print an error if that failed.
         if self.has_failed {
             return Ok(bytes.len());
         }

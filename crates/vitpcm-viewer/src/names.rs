@@ -1,12 +1,13 @@
-//! Names that clients give: made harmless once, when they come in. What is left can be shown, and be a file's name in an
+//! Sanitises file names from clients, once, on arrival. The result is safe to show and safe as a file name in an
 //! archive on any system.
 
 use std::collections::HashSet;
 
-/// Longest name that is kept, in characters.
+/// Longest name, in characters.
 const MAX_LENGTH: usize = 100;
 
-/// A name without folders, without what file systems refuse or terminals and browsers obey, at most 100 characters long.
+/// A name without folders and without characters that file systems reject or terminals and browsers interpret, at most
+/// 100 characters long.
 pub(crate) fn clean(name: &str) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let visible = last.chars().filter(|&c| !c.is_control() && !is_invisible(c));
@@ -20,14 +21,14 @@ pub(crate) fn clean(name: &str) -> String {
     }
 }
 
-/// Whether Windows keeps a name for a device, whatever follows its first dot.
+/// Whether Windows reserves the name for a device, whatever follows its first dot.
 fn is_device(name: &str) -> bool {
     let device = name.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
     matches!(device.as_str(), "CON" | "PRN" | "AUX" | "NUL")
         || (device.len() == 4 && (device.starts_with("COM") || device.starts_with("LPT")))
 }
 
-/// Characters that turn the direction of text, join it or take no space: they can make a name look like another.
+/// Bidirectional controls, joiners and zero-width characters: they can make one name look like another.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
@@ -37,8 +38,8 @@ pub(crate) fn stem(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(stem, _)| stem)
 }
 
-/// Cleaned names whose stems are numbered where one stands twice (letters' case apart, as on Windows and macOS): masks
-/// are called by them.
+/// Cleaned names whose stems are numbered where they repeat (ignoring case, as on Windows and macOS): masks are named
+/// after them.
 pub(crate) fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut taken = HashSet::new();
     let distinct = |name: &str| {
@@ -50,7 +51,7 @@ pub(crate) fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> 
     names.map(distinct).collect()
 }
 
-/// The value of a `Content-Disposition` header that makes a browser save the answer under this name.
+/// A `Content-Disposition` header that makes a browser save the response under this name.
 pub(crate) fn attachment(name: &str) -> String {
     let ascii: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_. ".contains(c) { c } else { '_' }).collect();

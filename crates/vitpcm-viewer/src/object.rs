@@ -1,12 +1,12 @@
-//! Values that come as JSON objects. Serde also takes an array of a struct's fields in their order, which no document of ours
-//! promises.
+//! Values that must be JSON objects. Serde would also accept an array of a struct's fields in order, which the API does
+//! not promise.
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A value, read from an object and from nothing else.
+/// A value deserialised from a JSON object and from nothing else.
 pub(crate) struct Object<T>(pub(crate) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {

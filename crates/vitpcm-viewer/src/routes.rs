@@ -1,5 +1,5 @@
-//! The API, one function a route: what comes in is checked here, work is handed to the queues, answers are JSON.
-//! `assets/openapi.json` describes it to others; a test holds both together.
+//! The API, one function per route: it checks the request, hands work to the queues and answers with JSON.
+//! `assets/openapi.json` describes it; a test compares the two.
 
 use crate::answer::{self, Answer, Refusal, bytes, json};
 use crate::assets::{self, ASSETS};
@@ -35,22 +35,22 @@ use vitpcm_masks::{Classes, encode_label_png};
 /// Largest body of a request that is not an upload.
 const MAX_WISH_BYTES: usize = 1 << 20;
 
-/// How many times its limit a body may have and still be read to its end, so that its sender gets to read the refusal.
+/// An oversized body of up to this many times its limit is read to its end, so that the client sees the refusal.
 const MAX_DISCARDED: usize = 8;
 
-/// What all requests share.
+/// State shared by all requests.
 pub(crate) struct App {
     pub(crate) segmenter: Segmenter,
     pub(crate) model_name: String,
     pub(crate) limits: Limits,
     pub(crate) gallery: Gallery,
-    /// For requests being received and answers being sent.
+    /// For requests being received and responses being sent.
     pub(crate) transit: Budget,
     /// Decoding and the network: one image at a time, on all cores.
     pub(crate) uploads: WorkQueue,
     /// Masks and downloads, which do not wait for the network.
     pub(crate) masks: WorkQueue,
-    /// Threads of their own: on those of the network a mask would wait for the next pause between its layers.
+    /// Own threads: on the network's, a mask would wait between layers.
     pub(crate) mask_threads: rayon::ThreadPool,
 }
 
@@ -81,17 +81,17 @@ pub(crate) fn router(app: Arc<App>, own_name: OwnName) -> Router {
     router
         .fallback(async || no_such_address())
         .method_not_allowed_fallback(async || {
-            Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not answer to this method")
+            Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this address does not support this method")
         })
         .layer(axum::middleware::from_fn_with_state(own_name, guard))
         .with_state(app)
 }
 
 fn no_such_address() -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, "there is nothing at this address")
+    Refusal::new(StatusCode::NOT_FOUND, "nothing at this address")
 }
 
-/// The parameters in an address. One that is not UTF-8 names nothing.
+/// Path parameters. One that is not UTF-8 answers 404.
 struct InPath<T>(T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<T> {
@@ -114,9 +114,9 @@ struct ModelInfo<'a> {
 #[derive(Serialize)]
 struct ClassInfo<'a> {
     name: &'a str,
-    /// Red, green, blue in masks.
+    /// RGB in mask files.
     colour: [u8; 3],
-    /// Red, green, blue over photographs.
+    /// RGB over photographs.
     display_colour: [u8; 3],
 }
 
@@ -258,9 +258,9 @@ struct MaskInfo<'a> {
     height: usize,
     tags: Vec<&'a str>,
     areas: Vec<Area<'a>>,
-    /// Time that it took, the waiting left out.
+    /// Compute time, without waiting.
     milliseconds: f64,
-    /// A PNG, as a data URL.
+    /// A PNG as a data URL.
     mask: String,
 }
 
@@ -327,20 +327,20 @@ async fn make_download(State(app): Shared, request: Request) -> Answer {
     Ok(response)
 }
 
-/// The body of a request for a mask or a download, with a place in the queue.
+/// The body of a request for a mask or download, with a place in the queue.
 async fn received_json(app: &App, request: Request) -> Result<(Place, HeldBytes), Refusal> {
     check_content_type(request.headers(), |kind| kind == answer::JSON, answer::JSON)?;
     received(request, app.masks.enter(), MAX_WISH_BYTES, app).await
 }
 
-/// What a body says. It may take many times the body's memory, so it is read when its turn has come, and images are looked up
-/// after that: a request that waits holds nothing but its body.
+/// Parses a body. The result can take many times the body's memory, so parsing waits for the request's turn, and images
+/// are looked up after that: a waiting request holds only its body.
 fn parsed<T: DeserializeOwned>(body: HeldBytes) -> Result<T, Refusal> {
     let parsed = serde_json::from_slice(body.as_ref());
     parsed.map(|Object(wish)| wish).map_err(|error| Refusal::bad_request(error.to_string()))
 }
 
-/// A kind that no form of another site can send without asking first.
+/// Requires a content type that a form of another site cannot send without a CORS preflight.
 fn check_content_type(
     headers: &HeaderMap,
     is_fine: impl Fn(&str) -> bool,
@@ -355,8 +355,8 @@ fn check_content_type(
     Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
 }
 
-/// Reads a body, if there is a place in the queue and memory for it and it is not too large. What is refused is still read, and
-/// thrown away, within reason: a client that is writing would not see an answer that comes with the closing of the connection.
+/// Reads a body if the queue and the memory budget have room and it is not too large. A refused body is still read and
+/// discarded, within limits: a client that is writing would otherwise miss the response.
 async fn received(
     request: Request,
     place: Result<Place, Refusal>,

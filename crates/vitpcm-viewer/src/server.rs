@@ -1,4 +1,4 @@
-//! The server as its caller sees it: made ready ([`Server::bind`]), run until it is told to stop ([`Server::run`]).
+//! The server's public interface: [`Server::bind`] prepares it, [`Server::run`] runs it until it is stopped.
 
 use crate::connections;
 use crate::conversation::Conversation;
@@ -12,37 +12,37 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use vitpcm::Segmenter;
 
-/// Threads that make masks while the network runs on all others.
+/// Threads for masks, next to the network's.
 const MASK_THREADS: usize = 4;
 
-/// Why there is no server.
+/// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// Another program listens there.
+    /// Another program listens on the port.
     #[error(
         "port {port} is taken, perhaps by another `vitpcm serve`; choose another with --port, or --port 0 for any"
     )]
     PortTaken {
-        /// The port asked for.
+        /// The requested port.
         port: u16,
     },
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("{host}, port {port}: {source}")]
     Address {
-        /// The host asked for.
+        /// The requested host.
         host: String,
-        /// The port asked for.
+        /// The requested port.
         port: u16,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The system refused threads, timers or the like.
+    /// The system refused threads, timers or similar.
     #[error("starting the server: {0}")]
     Start(String),
 }
 
-/// A server that listens already.
+/// A server that is already listening.
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
@@ -56,14 +56,14 @@ pub struct Server {
 pub struct Stopper(watch::Sender<bool>);
 
 impl Stopper {
-    /// Lets requests in progress end, takes no more, and makes [`Server::run`] return.
+    /// Finishes requests in progress, accepts no more, and makes [`Server::run`] return.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
 }
 
 impl Server {
-    /// Listens at a host's port; port 0 takes any that is free. `model_name` is what the page calls the model.
+    /// Listens on a host and port; port 0 takes any free one. `model_name` is the model's name on the page.
     pub fn bind(
         host: &str,
         port: u16,
@@ -94,12 +94,12 @@ impl Server {
         Ok(Server { listener, address, app: Arc::new(app), own_name, stop: watch::Sender::new(false) })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What to open in a browser on this machine.
+    /// The URL to open in a browser on this machine.
     pub fn url(&self) -> String {
         let ip = self.address.ip();
         match (&self.own_name, ip.is_unspecified(), ip) {
@@ -110,18 +110,18 @@ impl Server {
         }
     }
 
-    /// What stops it.
+    /// A handle that stops the server.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.stop.clone())
     }
 
-    /// The same server without its socket: see [`Conversation`].
+    /// The same server without a socket: see [`Conversation`].
     pub fn into_conversation(self) -> Result<Conversation, ServerError> {
         let router = router(self.app, Arc::new(self.own_name));
         Conversation::new(router).map_err(|error| ServerError::Start(error.to_string()))
     }
 
-    /// Answers requests until it is stopped.
+    /// Serves requests until it is stopped.
     pub fn run(self) -> Result<(), ServerError> {
         let start = |error: std::io::Error| ServerError::Start(error.to_string());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(start)?;
@@ -132,7 +132,7 @@ impl Server {
             connections::serve(listener, router, &limits, self.stop.subscribe()).await;
             Ok(())
         });
-        // What a thread still computes for nobody is not waited for.
+        // Does not wait for computations whose clients are gone.
         runtime.shutdown_background();
         ended.map_err(start)
     }

@@ -1,6 +1,6 @@
-//! A client's socket as the HTTP library sees it. It gives up on clients that do not read their answers, gives the library's own
-//! refusals (of requests that are not HTTP, or whose head is too large) a body like that of all others, and lets a client
-//! finish sending before it closes, so that its answer is not lost.
+//! A client's socket as the HTTP library sees it. It times out clients that do not read their responses, adds a JSON
+//! body to the library's own errors (not HTTP, head too large), and lets a client finish sending before it closes, so
+//! that the response is not lost.
 
 use crate::answer::{JSON, Refusal};
 use crate::guard;
@@ -13,26 +13,26 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::Sleep;
 
-/// How long a client may go on sending after its last answer.
+/// How long a client may continue to send after its last response.
 const LINGER_TIME: Duration = Duration::from_secs(1);
 
-/// Longest head of a refusal of the library's own: a status and three short headers.
+/// Longest head of the library's own error responses: a status and three short headers.
 const MAX_BARE_HEAD: usize = 256;
 
 pub(crate) struct Socket<S> {
     stream: S,
     write_time: Duration,
-    /// Until when the next piece of an answer must be taken; set while the client takes nothing.
+    /// Deadline for the next piece of a response; set while the client reads nothing.
     deadline: Option<Pin<Box<Sleep>>>,
     /// Bytes written since the deadline was set.
     num_written: usize,
-    /// What is sent in place of a refusal without a body, and how much of it was.
+    /// Replacement for an error response without a body, and how much of it is sent.
     refusal: Option<(Vec<u8>, usize)>,
     linger: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S: Read + Write + Unpin> Socket<S> {
-    /// `write_time` is what a client may take to read a piece of an answer.
+    /// `write_time`: how long a client may take to read one piece of a response.
     pub(crate) fn new(stream: S, write_time: Duration) -> Socket<S> {
         Socket { stream, write_time, deadline: None, num_written: 0, refusal: None, linger: None }
     }
@@ -73,7 +73,7 @@ impl<S: Read + Write + Unpin> Write for Socket<S> {
     ) -> Poll<io::Result<usize>> {
         match bare_refusal(bytes) {
             None => self.poll_write_in_time(context, bytes),
-            // The end of an earlier answer goes first.
+            // The end of an earlier response goes first.
             Some((start, _)) if start > 0 => self.poll_write_in_time(context, &bytes[..start]),
             Some((_, status)) => {
                 let (full, mut sent) = self.refusal.take().unwrap_or_else(|| (with_body(bytes, status), 0));
@@ -93,13 +93,13 @@ impl<S: Read + Write + Unpin> Write for Socket<S> {
         }
     }
 
-    /// Everything was handed to the system.
+    /// All bytes are with the operating system.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.start_anew();
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
-    /// Closing a socket with bytes unread would make the system throw away the answer as well.
+    /// Closing a socket with unread bytes would make the system discard the response as well.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.linger.is_none() {
             ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
@@ -118,8 +118,8 @@ impl<S: Read + Write + Unpin> Write for Socket<S> {
     }
 }
 
-/// Where a refusal of the library's own starts, if the bytes end with one, and its status. No answer of ours is like it: ours
-/// have bodies, and none of those ends with an empty line.
+/// Where an error response of the library's own starts, if the bytes end with one, and its status. Our own responses
+/// never match: they have bodies, and none ends with an empty line.
 fn bare_refusal(bytes: &[u8]) -> Option<(usize, StatusCode)> {
     const START: &[u8] = b"HTTP/1.1 4";
     if !bytes.ends_with(b"\r\n\r\n") {

@@ -1,5 +1,5 @@
-//! Work that takes time, a bounded amount of it: a few requests hold a place in the queue, fewer work, the rest are told to
-//! come back. A place is taken before a request's body is read, so that waiting bodies are bounded, too.
+//! A bounded queue for slow work: a few requests hold places, fewer run, the rest get 503. A place is taken before a
+//! request's body is read, which bounds the waiting bodies too.
 
 use crate::answer::Refusal;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ pub(crate) struct WorkQueue {
     queue_time: Duration,
 }
 
-/// A place in the queue; given back when dropped.
+/// A place in the queue; returned on drop.
 pub(crate) struct Place(#[expect(dead_code, reason = "held, not read")] OwnedSemaphorePermit);
 
 impl WorkQueue {
-    /// `places` requests are taken on, of which `workers` are worked on at a time.
+    /// Admits `places` requests and runs `workers` of them at a time.
     pub(crate) fn new(places: usize, workers: usize, queue_time: Duration) -> WorkQueue {
         WorkQueue {
             places: Arc::new(Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS))),
@@ -26,13 +26,13 @@ impl WorkQueue {
         }
     }
 
-    /// A place, or the answer that there is none.
+    /// A place, or a 503.
     pub(crate) fn enter(&self) -> Result<Place, Refusal> {
         self.places.clone().try_acquire_owned().map(Place).map_err(|_| Refusal::busy())
     }
 
-    /// Waits for its turn, then does the work on a thread of its own. Work goes on to its end, and its place stays taken until
-    /// then, even if the client goes away: what is being computed is bounded, not what is waited for.
+    /// Waits for its turn, then runs the work on a blocking thread. The work runs to its end and keeps its place even
+    /// if the client disconnects, so that the amount of computation is bounded.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         place: Place,
@@ -45,7 +45,7 @@ impl WorkQueue {
             drop((turn, place));
             result
         });
-        // A panic is a bug of ours; it must not end the server.
+        // A panic is a bug of ours and must not end the server.
         worked.await.unwrap_or_else(|_| Err(Refusal::bug()))
     }
 }

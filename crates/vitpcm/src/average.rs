@@ -1,10 +1,10 @@
-//! The mean of an image's scores over scales and symmetries.
+//! Averages an image's scores over scales and symmetries.
 
 use crate::SegmentError;
 use vitpcm_masks::ScoreMap;
 use vitpcm_masks::resampling::Alignment;
 
-/// The mean over scales and symmetries, on the grid of the first.
+/// Running mean over scales and symmetries, on the grid of the first one added.
 pub(crate) struct Average {
     size: (usize, usize),
     scores: Vec<f32>,

@@ -1,5 +1,5 @@
-//! Scores by the verification network: the image at several scales, flipped or not, averaged. The image keeps its
-//! aspect: the network takes any size.
+//! Scores an image with the verification network (DeepLab), averaged over scales and, on request, a horizontal flip.
+//! The network takes any size, so images keep their aspect ratio.
 
 use candle_core::{Device, Tensor};
 use image::RgbImage;
@@ -13,15 +13,15 @@ use crate::average::Average;
 use crate::segmenter::go_on_unless;
 use crate::{RawScores, SegmentError, SegmenterOptions};
 
-/// The longest side in pixels that the network is given: memory grows with the area.
+/// Longest side in pixels that the network gets, because memory grows with the area.
 const LONGEST_SIDE: f64 = 2049.0;
 
-/// The network, ready to score images.
+/// A loaded network and its test-time settings.
 #[derive(Debug)]
 pub(crate) struct DeepLabScorer {
     pub(crate) info: DeepLabInfo,
     network: DeepLab,
-    /// Largest first: the average is taken on its grid.
+    /// Largest first: scores are averaged on the grid of the first.
     scales: Vec<f64>,
     size: Option<usize>,
     symmetries: &'static [Symmetry],
@@ -46,7 +46,7 @@ impl DeepLabScorer {
         })
     }
 
-    /// Runs the network on one image, unless `stop` is set before it has run at every scale.
+    /// Runs the network on one image. Returns early if `stop` is set between scales.
     pub(crate) fn score(
         &self,
         image: &RgbImage,
@@ -72,7 +72,7 @@ impl DeepLabScorer {
         Ok(RawScores { scores_on_grid, tag_probabilities, background_threshold, image_size, alignment })
     }
 
-    /// One scale, one symmetry: the scores upright again, and the best of each class.
+    /// One scale and one symmetry: the scores turned upright, and the maximum of each class.
     fn score_once(
         &self,
         image: &RgbImage,
@@ -84,7 +84,7 @@ impl DeepLabScorer {
         let longest = from.0.max(from.1) as f64;
         let wanted = self.size.map_or(longest, |size| size as f64) * scale;
         let factor = wanted.min(LONGEST_SIDE) / longest;
-        // Corners of image and grid coincide where sides are one more than a multiple of the stride.
+        // The corners of image and grid coincide if each side is a multiple of the stride plus one.
         let cells =
             |side: usize| ((side as f64 * factor - 1.0) / OUTPUT_STRIDE as f64).round().max(0.0) as usize + 1;
         let grid = (cells(from.0), cells(from.1));

@@ -1,4 +1,4 @@
-//! Where a network is computed: the CPU, an NVIDIA GPU (feature `cuda`) or an Apple GPU (feature `metal`).
+//! Compute devices: the CPU, an NVIDIA GPU (feature `cuda`) or an Apple GPU (feature `metal`).
 
 use std::str::FromStr;
 
@@ -10,12 +10,12 @@ use crate::SegmentError;
 /// A device by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceName {
-    /// A GPU where this build can use one and one answers; else the CPU.
+    /// A GPU if this build supports one and one is present, otherwise the CPU.
     #[default]
     Best,
     /// The CPU.
     Cpu,
-    /// The NVIDIA GPU of this number.
+    /// The NVIDIA GPU with this index.
     Cuda(usize),
     /// The Apple GPU.
     Metal,
@@ -25,7 +25,7 @@ impl FromStr for DeviceName {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        let expected = || format!("`{name}` is no device; expected cpu, cuda, cuda:N or metal");
+        let expected = || format!("`{name}` is not a device; expected cpu, cuda, cuda:N or metal");
         match name.split_once(':') {
             None if name == "cpu" => Ok(Self::Cpu),
             None if name == "cuda" => Ok(Self::Cuda(0)),
@@ -48,8 +48,8 @@ impl DeviceName {
     }
 }
 
-/// The numbers that suit inference on a device: bf16 on NVIDIA GPUs, which compute it many times faster than f32; 8-bit
-/// integers on CPUs with instructions for them (VNNI); f32 elsewhere.
+/// The fastest precision for inference on a device: bf16 on NVIDIA GPUs, 8-bit integers on CPUs with VNNI, otherwise
+/// f32.
 pub fn suitable_precision(device: &Device) -> Precision {
     match device {
         Device::Cpu if vitpcm_nets::has_fast_int8() => Precision::Int8,
@@ -57,7 +57,7 @@ pub fn suitable_precision(device: &Device) -> Precision {
     }
 }
 
-/// The numbers that suit training on a device: as [`suitable_precision`], but f32 on CPUs.
+/// The precision for training on a device: as [`suitable_precision`], but f32 on CPUs.
 pub fn suitable_training_precision(device: &Device) -> Precision {
     if device.is_cuda() { Precision::Bf16 } else { Precision::F32 }
 }
@@ -86,7 +86,7 @@ fn open_metal() -> Result<Device, SegmentError> {
     Err(SegmentError::Device { name: "metal".to_owned(), reason })
 }
 
-/// That there is no such device needs no backtrace, not even with RUST_BACKTRACE set.
+/// candle's message without its backtrace: a missing device is no bug, even with RUST_BACKTRACE set.
 #[cfg(any(feature = "cuda", feature = "metal", test))]
 fn plain_reason(error: candle_core::Error) -> String {
     match error {

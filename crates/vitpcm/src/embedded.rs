@@ -14,10 +14,10 @@ static BYTES: Option<&[u8]> = None;
 /// Whether this build has the embedded model: the feature `embedded-model` is on, and the build found the file.
 pub const HAS_EMBEDDED_MODEL: bool = cfg!(has_embedded_model);
 
-/// What the embedded model is called in the provenance of models that started from it.
+/// Name of the embedded model in the provenance of models fine-tuned from it.
 pub const EMBEDDED_NAME: &str = "voc20";
 
-/// The embedded model's backbone, in words.
+/// The embedded model's backbone, for people to read.
 pub const EMBEDDED_BACKBONE: &str = "DINOv2 ViT-S/14 (learned on VOC tags)";
 
 /// The embedded model; [`SegmentError::NoEmbeddedModel`] in a build without it.

@@ -1,4 +1,4 @@
-//! What can go wrong between an image and its mask.
+//! Errors of opening a model and segmenting an image.
 
 use vitpcm_masks::MaskError;
 use vitpcm_nets::NetsError;
@@ -7,24 +7,24 @@ use vitpcm_nets::NetsError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SegmentError {
-    /// The model, or the network while it ran.
+    /// Loading or running the network failed.
     #[error(transparent)]
     Network(#[from] NetsError),
-    /// Tensors, or the device they are on.
+    /// A tensor operation or its device failed.
     #[error("tensor computation: {0}")]
     Tensor(#[from] candle_core::Error),
-    /// Score maps and label maps.
+    /// A score map or label map is invalid.
     #[error(transparent)]
     Mask(#[from] MaskError),
-    /// The dense CRF.
+    /// The dense CRF refused its input.
     #[error(transparent)]
     Crf(#[from] dense_crf::Error),
-    /// A device that cannot be used.
+    /// The device cannot be used.
     #[error("device {name}: {reason}")]
     Device {
-        /// As it would be asked for.
+        /// The device as the user names it.
         name: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The build has no embedded model.
@@ -33,18 +33,18 @@ pub enum SegmentError {
     /// The caller asked to stop.
     #[error("stopped before it was done")]
     Stopped,
-    /// Options that no image can satisfy.
+    /// The options contradict each other or are out of range.
     #[error("{0}")]
     BadOptions(String),
-    /// A picture for people that could not be made.
+    /// A picture could not be encoded.
     #[error("picture: {0}")]
     Picture(String),
-    /// A tag that is none of the model's classes.
+    /// A tag index that the model does not have.
     #[error("tag {tag} is not a class of the model, which has 1 to {}", num_classes - 1)]
     UnknownTag {
         /// The index given.
         tag: usize,
-        /// Number of the model's classes, background included.
+        /// Number of the model's classes, including background.
         num_classes: usize,
     },
 }

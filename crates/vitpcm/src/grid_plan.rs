@@ -1,12 +1,11 @@
-//! How an image is laid over the network's grid: whole, or, if it is large, in overlapping tiles whose cells lie on
-//! one common grid.
+//! Maps an image to the network's grid: whole or, for large images, in overlapping tiles on one common grid.
 
 use vitpcm_masks::resampling::Part;
 
-/// Share of a tile that it has in common with its neighbour.
+/// Fraction of a tile that overlaps its neighbour.
 const OVERLAP: f64 = 0.25;
 
-/// The cells of a whole image and the parts of them that the network sees at a time. All tiles have one size.
+/// The grid of the whole image and the tiles that the network sees. All tiles have the same size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GridPlan {
     /// Width and height of the whole grid, in cells.
@@ -21,7 +20,7 @@ impl GridPlan {
         GridPlan { grid: (cells, cells), tiles: vec![Part::whole((cells, cells))] }
     }
 
-    /// Tiles of `cells` × `cells` cells, each about `tile_side` pixels of the image; `None` where the whole grid would have
+    /// Tiles of `cells` × `cells` cells, each about `tile_side` image pixels wide. `None` if the whole grid would have
     /// more than `most_cells`.
     pub(crate) fn tiled(
         cells: usize,
@@ -32,7 +31,7 @@ impl GridPlan {
         let overlap = ((cells as f64 * OVERLAP).round() as usize).min(cells - 1);
         let stride = cells - overlap;
         let starts = |length: usize| -> Vec<usize> {
-            // As many tiles as it takes to show the image at no less than its resolution.
+            // Enough tiles to keep the image's full resolution.
             let cells_wanted = (length as f64 * cells as f64 / tile_side as f64).ceil() as usize;
             let num_tiles = 1 + cells_wanted.saturating_sub(cells).div_ceil(stride);
             (0..num_tiles).map(|i| i * stride).collect()
@@ -49,7 +48,7 @@ impl GridPlan {
     }
 }
 
-/// Weight of a tile's cell `i` of `cells`: falls towards the tile's border, so that tiles blend into each other.
+/// Weight of cell `i` of a tile `cells` wide: it falls towards the border, so that tiles blend.
 pub(crate) fn blend_weight(i: usize, cells: usize) -> f32 {
     (i + 1).min(cells - i) as f32
 }

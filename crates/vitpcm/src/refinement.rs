@@ -1,5 +1,5 @@
-//! From scores on a grid and the image they belong to, to a mask: a dense CRF at the image's size, and what becomes of
-//! background that is not sure.
+//! Turns scores on the grid into a mask at the image's size: an optional dense CRF, then the optional treatment of
+//! uncertain background.
 
 use crate::{SegmentError, UnsureBackground};
 use dense_crf::{DenseCrf, Layout, Params};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{LabelMap, ScoreMap};
 
-/// CRF settings that papers report, by name.
+/// Published CRF settings, by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CrfPreset {
     /// ViT-PCM: Gaussian 3, σ 1; bilateral 4, σ 67 px, σ 3 grey levels; 10 iterations.
@@ -25,7 +25,7 @@ impl CrfPreset {
     pub const NAMED: [(&'static str, CrfPreset); 3] =
         [("vit-pcm", CrfPreset::VitPcm), ("deeplab", CrfPreset::Deeplab), ("irn", CrfPreset::Irn)];
 
-    /// The settings.
+    /// The CRF parameters of this preset.
     pub fn params(self) -> Params {
         match self {
             CrfPreset::VitPcm => Params::default(),
@@ -46,18 +46,17 @@ impl CrfPreset {
     }
 }
 
-/// What is done between scores and a mask.
+/// Post-processing between the scores and the mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Refinement {
-    /// The dense CRF, where it is wanted.
+    /// The dense CRF, if any.
     pub crf: Option<Params>,
-    /// What becomes of background that is not sure, behind the CRF.
+    /// Treatment of uncertain background after the CRF, if any.
     pub unsure: Option<UnsureBackground>,
 }
 
 impl Refinement {
-    /// The mask at the size `mask_size` = (width, height). The CRF works over `image`, which may be a smaller copy of
-    /// what the mask is for.
+    /// The mask at `mask_size` = (width, height). The CRF runs on `image`, which may be a reduced copy of the original.
     pub fn label_map(
         &self,
         scores_on_grid: &ScoreMap,
@@ -68,7 +67,7 @@ impl Refinement {
         self.label_map_until(scores_on_grid, image, alignment, mask_size, &NEVER)
     }
 
-    /// As [`label_map`](Self::label_map), but ends with [`SegmentError::Stopped`] at the CRF's next iteration once `stop`
+    /// As [`label_map`](Self::label_map), but returns [`SegmentError::Stopped`] at the next CRF iteration once `stop`
     /// is set.
     pub fn label_map_until(
         &self,
@@ -92,11 +91,11 @@ impl Refinement {
     }
 }
 
-/// A class whose score is nowhere above this stays out of the CRF: its unary cost is as large as all that neighbours could
-/// say for it, and none of them says anything. A network that needs no tags gives every class a little everywhere.
+/// Classes whose scores stay below this everywhere are left out of the CRF: their unary cost exceeds any support from
+/// neighbours. Without tags, every class has such small scores somewhere.
 const NEGLIGIBLE_PEAK: f32 = 1e-3;
 
-/// The mask after the CRF. Only classes with a score worth speaking of take part, the background always.
+/// The mask after the CRF over the background and all classes with non-negligible scores.
 pub fn refined_label_map(
     scores_on_grid: &ScoreMap,
     image: &RgbImage,
@@ -106,7 +105,7 @@ pub fn refined_label_map(
     Crf { params, stop: &NEVER }.label_map(scores_on_grid, image, alignment)
 }
 
-/// The probabilities after the CRF at the image's size, for all classes; 0 for those that take no part.
+/// The probabilities after the CRF at the image's size, for all classes; 0 for classes left out of it.
 pub fn refined_scores(
     scores_on_grid: &ScoreMap,
     image: &RgbImage,
@@ -116,10 +115,10 @@ pub fn refined_scores(
     Crf { params, stop: &NEVER }.scores(scores_on_grid, image, alignment)
 }
 
-/// For callers that never stop half-way.
+/// For callers without a stop flag.
 pub(crate) static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// The CRF's settings, and what ends it before its last iteration.
+/// The CRF's parameters and its stop flag.
 struct Crf<'a> {
     params: &'a Params,
     stop: &'a AtomicBool,
@@ -142,8 +141,8 @@ impl Crf<'_> {
         Ok(LabelMap::new(image.width() as usize, image.height() as usize, labels.collect())?)
     }
 
-    /// The mask at the size `mask_size` = (width, height), after a CRF over `image`, which may be a smaller copy of what
-    /// the mask is for: time and memory are then those of the small one.
+    /// The mask at `mask_size` = (width, height), after a CRF over `image`. A reduced copy as `image` reduces time and
+    /// memory.
     fn label_map_at(
         &self,
         scores_on_grid: &ScoreMap,
@@ -176,7 +175,7 @@ impl Crf<'_> {
     }
 }
 
-/// The CRF over the classes that take part, and which ones these are.
+/// Runs the CRF; also returns which classes took part.
 fn crf_at_image_size(
     scores_on_grid: &ScoreMap,
     image: &RgbImage,

@@ -1,6 +1,5 @@
-//! What is worth knowing of one segmented image beside its mask, in a few hundred bytes: how sure the model was, what the
-//! mask shows, tags known against tags found, the comparison with a true mask. Reports are made of these; pictures are
-//! kept of the least sure images only.
+//! A summary of one segmented image in a few hundred bytes: confidence, mask areas, given and predicted tags, and the
+//! comparison with a true mask. Reports are built from these; only the least confident images keep pictures.
 
 use crate::SegmentError;
 use base64::Engine;
@@ -12,57 +11,57 @@ use std::ops::Range;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{ConfusionMatrix, LabelMap, MaskError, ScoreMap, mask_layer_png};
 
-/// Longer side of a review's pictures, in pixels.
+/// Longer side of the pictures, in pixels.
 const PICTURE_SIDE: usize = 360;
 const JPEG_QUALITY: u8 = 82;
 const MASK_OPACITY: f32 = 0.55;
 
-/// One image's results in numbers.
+/// One image's results as numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Review {
-    /// The image's name, as its results are called.
+    /// The image's name, as used for its result files.
     pub name: String,
-    /// See [`ScoreMap::sureness`]; of the scores with the tags taken into account.
+    /// See [`ScoreMap::sureness`]; computed from the scores after conditioning on the tags.
     pub sureness: f32,
-    /// Classes of the mask and their pixels, in order of the classes; those with none left out.
+    /// Pixels of each class in the mask, in class order, without empty classes.
     pub areas: Vec<(u8, u64)>,
-    /// The tags that were known; nothing where the model was to find them.
+    /// The tags given; `None` if the model predicted them.
     pub given_tags: Option<Vec<usize>>,
-    /// Probability that each class is in the image, as the network gave it, the background's first.
+    /// Predicted probability that each class is in the image, background first.
     pub tag_probabilities: Vec<f32>,
-    /// The mask against the truth, as [`ConfusionMatrix::entries`]; empty where there is no truth.
+    /// Mask against truth, as [`ConfusionMatrix::entries`]; empty without a true mask.
     pub confusion: Vec<(u8, u8, u64)>,
-    /// The mask against another one of the same image, in the same way; empty where there is none.
+    /// Mask against another mask of the same image, likewise; empty without one.
     #[serde(default)]
     pub agreement: Vec<(u8, u8, u64)>,
-    /// Classes that cover most of at least three corners of the mask and little of its middle: seldom a thing.
+    /// Classes that cover most of at least three corners of the mask but little of its centre: probably background.
     #[serde(default)]
     pub corner_classes: Vec<u8>,
-    /// For images that are shown.
+    /// Only for images that the report shows.
     pub pictures: Option<ReviewPictures>,
 }
 
-/// A mask with all that it is reviewed by.
+/// A mask with everything that its review needs.
 #[derive(Clone, Copy)]
 pub struct ReviewedMask<'a> {
     /// The image.
     pub image: &'a RgbImage,
     /// Its mask, of the same size.
     pub mask: &'a LabelMap,
-    /// The scores from which it was made, the tags taken into account.
+    /// The scores it was made from, conditioned on the tags.
     pub scores_on_grid: &'a ScoreMap,
-    /// Probability that each class is in the image, the background's first.
+    /// Probability that each class is in the image, background first.
     pub tag_probabilities: &'a [f32],
-    /// The tags that were known, if they were.
+    /// The given tags, if any.
     pub given_tags: Option<&'a [usize]>,
-    /// The true mask, if there is one.
+    /// The true mask, if any.
     pub truth: Option<&'a LabelMap>,
-    /// Another mask of the image to compare with, an earlier round's for one.
+    /// Another mask of the image to compare with, e.g. from an earlier round.
     pub other: Option<&'a LabelMap>,
 }
 
 impl Review {
-    /// Reviews a mask, without pictures. An error where the truth or the other mask does not fit it.
+    /// Reviews a mask, without pictures. Fails if the true or the other mask has a different size.
     pub fn new(name: &str, reviewed: &ReviewedMask<'_>) -> Result<Review, MaskError> {
         let compared = |with: Option<&LabelMap>| {
             let mut matrix = ConfusionMatrix::new(reviewed.scores_on_grid.num_classes());
@@ -84,7 +83,8 @@ impl Review {
     }
 }
 
-/// See [`Review::corner_classes`]. A corner is a square of a tenth of the shorter side, the middle a ninth of the mask.
+/// See [`Review::corner_classes`]. A corner is a square of a tenth of the shorter side; the centre is a ninth of the
+/// area.
 fn corner_classes(mask: &LabelMap) -> Vec<u8> {
     let (width, height) = mask.size();
     let side = (width.min(height) / 10).max(1);
@@ -112,7 +112,7 @@ fn corner_classes(mask: &LabelMap) -> Vec<u8> {
     (1..u8::MAX).filter(is_such).collect()
 }
 
-/// Small pictures of an image, each as a `data:` URL. The masks are layers to be laid over the photograph.
+/// Thumbnails of an image, as `data:` URLs. The masks are overlays for the photograph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReviewPictures {
     /// Width and height in pixels.
@@ -126,7 +126,7 @@ pub struct ReviewPictures {
 }
 
 impl ReviewPictures {
-    /// Pictures of at most 360 pixels a side.
+    /// Pictures with a longer side of at most 360 pixels.
     pub fn new(reviewed: &ReviewedMask<'_>) -> Result<ReviewPictures, SegmentError> {
         let image = reviewed.image;
         let from = (image.width() as usize, image.height() as usize);
@@ -162,22 +162,22 @@ fn data_url(kind: &str, bytes: &[u8]) -> String {
     format!("data:{kind};base64,{}", base64::engine::general_purpose::STANDARD.encode(bytes))
 }
 
-/// Tells, image by image, which ones may be among the so many least sure of all: those are worth a picture. Of n
-/// images in any order about `count · (1 + ln(n / count))` are taken, however large n is.
+/// Selects the `count` least confident images from a stream, because only these get pictures. Over n images in random
+/// order, about `count · (1 + ln(n / count))` are selected along the way.
 #[derive(Clone, Debug)]
 pub struct LeastSure {
     count: usize,
-    /// Bits of the sureness of those taken, the surest on top; for numbers from 0 on bits have the same order.
+    /// Bits of the confidences selected so far, highest on top; non-negative floats sort like their bits.
     taken: BinaryHeap<u32>,
 }
 
 impl LeastSure {
-    /// For so many images.
+    /// Keeps track of `count` images.
     pub fn new(count: usize) -> Self {
         LeastSure { count, taken: BinaryHeap::new() }
     }
 
-    /// Whether an image of this sureness is among the least sure up to now.
+    /// Whether an image with this confidence is among the `count` lowest so far.
     pub fn takes(&mut self, sureness: f32) -> bool {
         let bits = sureness.max(0.0).to_bits();
         if self.taken.len() < self.count {
@@ -237,10 +237,10 @@ mod tests {
             corner_classes(&LabelMap::new(60, 40, labels).unwrap())
         };
         assert_eq!(classes_of(|x, y| u8::from(!(10..50).contains(&x) && !(10..30).contains(&y))), [1]);
-        // Three of four are enough, two are a sky.
+        // Three of four corners count; two may be sky.
         assert_eq!(classes_of(|x, y| if y < 10 || (y > 29 && x < 10) { 2 } else { 0 }), [2]);
         assert_eq!(classes_of(|_, y| u8::from(y < 20)), [0u8; 0]);
-        // What fills the picture, and what stands in the middle of it.
+        // Classes that fill the image or only its centre do not count.
         assert_eq!(classes_of(|_, _| 1), [0u8; 0]);
         assert_eq!(classes_of(|x, y| u8::from((15..45).contains(&x) && (10..30).contains(&y))), [0u8; 0]);
         assert_eq!(corner_classes(&LabelMap::filled(1, 1, 1).unwrap()), [0u8; 0]);

@@ -1,4 +1,4 @@
-//! What comes out of the network, and the masks that can be made of it.
+//! The network's output for one image, and the masks that follow from it.
 
 use crate::SegmentError;
 use vitpcm_masks::resampling::Alignment;
@@ -7,39 +7,39 @@ use vitpcm_masks::{LabelMap, MaskError, ScoreMap};
 /// Which classes a mask may show.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TagMode<'a> {
-    /// These and the background: what is known about the image.
+    /// The given classes and background.
     Given(&'a [usize]),
-    /// The classes whose probability reaches the threshold.
+    /// The classes whose probability reaches a threshold.
     Predicted {
         /// From 0 to 1.
         threshold: f32,
     },
-    /// Any; the scores stay as the network gave them.
+    /// All classes; scores are not conditioned.
     Unknown,
 }
 
-/// What the network says about an image, before any tag is known.
+/// The network's output for an image, before conditioning on tags.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawScores {
     /// Probability of every class at every grid cell.
     pub scores_on_grid: ScoreMap,
-    /// Probability that each class is in the image, the background's first; calibrated where the model has a tag head.
+    /// Probability that each class is in the image, background first; calibrated if the model has a tag head.
     pub tag_probabilities: Vec<f32>,
-    /// What a class must exceed at a cell, its peak being 1, where the network knows no background (CAM).
+    /// For networks without a background class (CAM): the score a class must exceed, relative to its peak of 1.
     pub background_threshold: Option<f32>,
     /// Width and height of the image.
     pub image_size: (usize, usize),
-    /// How grid and image lie on each other.
+    /// How the grid is aligned with the image.
     pub alignment: Alignment,
 }
 
 impl RawScores {
-    /// The classes whose probability reaches the threshold, the background left out.
+    /// The classes whose probability reaches the threshold, without background.
     pub fn predicted_tags(&self, threshold: f32) -> Vec<usize> {
         (1..self.tag_probabilities.len()).filter(|&tag| self.tag_probabilities[tag] >= threshold).collect()
     }
 
-    /// The segmentation for these tags. Quick: the network does not run again.
+    /// Conditions the scores on tags. Fast: the network does not run again.
     pub fn with_tags(&self, mode: TagMode<'_>) -> Result<Segmentation, SegmentError> {
         let num_classes = self.scores_on_grid.num_classes();
         let tags = match mode {
@@ -63,29 +63,29 @@ impl RawScores {
     }
 }
 
-/// The segmentation of one image under known, predicted or no tags.
+/// The segmentation of one image, conditioned on given, predicted or no tags.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segmentation {
     /// Scores on the grid, conditioned on the tags.
     pub scores_on_grid: ScoreMap,
-    /// The classes that the mask may show, the background left out.
+    /// The classes that the mask may show, without background.
     pub tags: Vec<usize>,
-    /// Probability that each class is in the image, as the network gave it.
+    /// Predicted probability that each class is in the image.
     pub tag_probabilities: Vec<f32>,
     /// Width and height of the image.
     pub image_size: (usize, usize),
-    /// How grid and image lie on each other.
+    /// How the grid is aligned with the image.
     pub alignment: Alignment,
 }
 
 impl Segmentation {
-    /// The mask at the image's size: bilinear scores, the best class of each pixel.
+    /// The mask at the image's size: bilinear upsampling of the scores, then argmax.
     pub fn label_map(&self) -> LabelMap {
         let (width, height) = self.image_size;
         self.scores_on_grid.label_map_at(width, height, self.alignment).expect("an image's size is valid")
     }
 
-    /// All scores at the image's size. Large: four bytes a class and pixel; [`Segmentation::label_map`] does without.
+    /// All scores at the image's size. Needs four bytes per class and pixel; [`Segmentation::label_map`] avoids that.
     pub fn scores_at_image_size(&self) -> Result<ScoreMap, MaskError> {
         let (width, height) = self.image_size;
         self.scores_on_grid.resized(width, height, self.alignment)

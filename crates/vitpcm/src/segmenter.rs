@@ -1,5 +1,5 @@
-//! From an image to its scores: resize, normalise, run the network, average over scales and symmetries, put tiles
-//! together.
+//! From image to scores: resize, normalise, run the network, average over scales and symmetries, merge tiles. Masks and
+//! refinement are left to `segmentation` and `refinement`.
 
 use crate::average::Average;
 use crate::deeplab_scorer::DeepLabScorer;
@@ -19,13 +19,13 @@ use vitpcm_nets::{
     PcmConfig, PcmNetwork, PcmOutput, Precision, TagEvidence, Variant, WeightFile,
 };
 
-/// When a large image is cut into overlapping tiles instead of being shrunk as a whole. Memory does not grow with
-/// the image then, and small things are not lost; things larger than a tile may be.
+/// When to cut a large image into overlapping tiles instead of shrinking it. Tiling bounds memory and keeps small
+/// objects, but can miss objects larger than a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
     /// Images with a side longer than this, in pixels, are tiled.
     pub above: usize,
-    /// Side of a tile, in pixels of the image.
+    /// Tile side, in image pixels.
     pub tile_side: usize,
 }
 
@@ -38,26 +38,26 @@ impl Default for Tiling {
 /// How a model is run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SegmenterOptions {
-    /// Side, in pixels, to which images are resized (rounded to whole patches); the model's own if not given.
+    /// Side in pixels to which images are resized, rounded to whole patches; by default the model's own.
     pub size: Option<usize>,
-    /// Scales over which the scores are averaged; none means 1.
+    /// Scales to average over; empty means scale 1 only.
     pub scales: Vec<f64>,
-    /// Whether the scores are averaged over the image and its mirror image: twice the work.
+    /// Whether to average over the image and its mirror image, at twice the cost.
     pub flip: bool,
-    /// What happens with large images.
+    /// Treatment of large images.
     pub tiling: Tiling,
-    /// In what numbers the network is computed.
+    /// Compute precision.
     pub precision: Precision,
 }
 
 impl SegmenterOptions {
-    /// Over what the scores are averaged.
+    /// The symmetries to average over.
     pub(crate) fn symmetries(&self) -> &'static [Symmetry] {
         &Symmetry::ALL[..if self.flip { 2 } else { 1 }]
     }
 }
 
-/// A model, ready to segment images.
+/// A loaded model, ready to segment images.
 #[derive(Debug)]
 pub struct Segmenter {
     classes: Classes,
@@ -66,7 +66,7 @@ pub struct Segmenter {
     network: Network,
 }
 
-/// What computes the scores.
+/// The kinds of networks.
 #[derive(Debug)]
 enum Network {
     /// A network trained from tags.
@@ -75,12 +75,12 @@ enum Network {
     DeepLab(Box<DeepLabScorer>),
 }
 
-/// What a segmenter learned from.
+/// The supervision that a model was trained with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Supervision {
-    /// Image tags: tags given or predicted make its masks better.
+    /// Image tags: masks improve with given or predicted tags.
     Tags,
-    /// Masks: it needs no tags.
+    /// Masks: no tags needed.
     Masks,
 }
 
@@ -89,12 +89,12 @@ struct PcmScorer {
     info: ModelInfo,
     network: PcmNetwork,
     alignment: Alignment,
-    /// Cells along the grid's side, for each scale.
+    /// Grid cells per side, for each scale.
     cells_by_scale: Vec<usize>,
 }
 
 impl Segmenter {
-    /// Opens a model file of either kind: trained from tags, or on masks.
+    /// Opens a model file, trained from tags or from masks.
     pub fn open(path: &Path, device: &Device, options: SegmenterOptions) -> Result<Self, SegmentError> {
         let file = WeightFile::open(path)?;
         match DeepLabModel::is_in(&file) {
@@ -120,7 +120,7 @@ impl Segmenter {
         Ok(Segmenter { classes, device: device.clone(), options, network })
     }
 
-    /// Takes a model that is loaded already.
+    /// Wraps a loaded model.
     pub fn new(model: &Model, device: &Device, options: SegmenterOptions) -> Result<Self, SegmentError> {
         let info = model.info.clone();
         let classes = Classes::from_names(info.classes.iter().cloned())?;
@@ -130,21 +130,20 @@ impl Segmenter {
         let mut cells_by_scale = Vec::with_capacity(scales.len());
         for &scale in scales {
             let cells = (size * scale / patch).round();
-            // 256 cells a side are 65,536 tokens: more than any machine at hand attends to.
+            // 256 cells per side are 65,536 tokens: too many for attention on any current machine.
             if !(1.0..=256.0).contains(&cells) {
                 let problem = format!(
-                    "size {size} × scale {scale}: a grid of {cells} patches a side, expected 1 to 256"
+                    "size {size} × scale {scale}: a grid of {cells} patches per side, expected 1 to 256"
                 );
                 return Err(SegmentError::BadOptions(problem));
             }
             cells_by_scale.push(cells as usize);
         }
-        // A patch for less than a pixel shows nothing new.
+        // Patches smaller than a pixel would add nothing.
         let least = cells_by_scale.iter().max().copied().unwrap_or(1);
         if options.tiling.tile_side < least {
             let side = options.tiling.tile_side;
-            let problem =
-                format!("tiles of {side} pixels: expected at least {least}, a pixel for each patch");
+            let problem = format!("tiles of {side} pixels: expected at least {least}, one pixel per patch");
             return Err(SegmentError::BadOptions(problem));
         }
         let network = model.network()?.with_precision(options.precision).for_inference()?;
@@ -156,12 +155,12 @@ impl Segmenter {
         Ok(Segmenter { classes, device: device.clone(), options, network })
     }
 
-    /// The classes that masks show, background first.
+    /// The classes of the masks, background first.
     pub fn classes(&self) -> &Classes {
         &self.classes
     }
 
-    /// What it learned from.
+    /// The supervision it was trained with.
     pub fn supervision(&self) -> Supervision {
         match &self.network {
             Network::Pcm(_) => Supervision::Tags,
@@ -169,7 +168,7 @@ impl Segmenter {
         }
     }
 
-    /// Where the model comes from, as its file says.
+    /// The model's provenance, as stored in its file.
     pub fn provenance(&self) -> &BTreeMap<String, String> {
         match &self.network {
             Network::Pcm(pcm) => &pcm.info.provenance,
@@ -182,7 +181,7 @@ impl Segmenter {
         self.score(image)?.with_tags(tags)
     }
 
-    /// As [`segment`](Self::segment), but ends with [`SegmentError::Stopped`] at the next scale, symmetry or tile once
+    /// As [`segment`](Self::segment), but returns [`SegmentError::Stopped`] at the next scale, symmetry or tile once
     /// `stop` is set.
     pub fn segment_until(
         &self,
@@ -193,7 +192,7 @@ impl Segmenter {
         self.score_until(image, stop)?.with_tags(tags)
     }
 
-    /// Segments several images, those of one size for the network in one go.
+    /// Segments several images, batching those with the same input size.
     pub fn segment_batch(
         &self,
         images: &[(&RgbImage, TagMode<'_>)],
@@ -202,26 +201,26 @@ impl Segmenter {
         scores.iter().zip(images).map(|(scores, (_, tags))| scores.with_tags(*tags)).collect()
     }
 
-    /// Runs the network on one image; masks for any tags can be made of what it returns.
+    /// Runs the network on one image; the result gives masks for any tags.
     pub fn score(&self, image: &RgbImage) -> Result<RawScores, SegmentError> {
         self.score_until(image, &NEVER)
     }
 
-    /// As [`score`](Self::score), but ends with [`SegmentError::Stopped`] at the next scale, symmetry or tile once `stop`
+    /// As [`score`](Self::score), but returns [`SegmentError::Stopped`] at the next scale, symmetry or tile once `stop`
     /// is set.
     pub fn score_until(&self, image: &RgbImage, stop: &AtomicBool) -> Result<RawScores, SegmentError> {
         Ok(self.score_batch_until(&[image], stop)?.remove(0))
     }
 
-    /// Runs the network on several images at once: faster than one by one on a GPU, more memory everywhere.
+    /// Runs the network on a batch of images: faster than one by one on a GPU, but needs more memory.
     pub fn score_batch(&self, images: &[&RgbImage]) -> Result<Vec<RawScores>, SegmentError> {
         self.score_batch_until(images, &NEVER)
     }
 
-    /// What a tag head of the network is fitted on: the image as it is, at the first scale.
+    /// The inputs that a tag head is fitted to: the image without augmentation, at the first scale.
     pub fn tag_evidence(&self, image: &RgbImage) -> Result<TagEvidence, SegmentError> {
         let Network::Pcm(pcm) = &self.network else {
-            let problem = "the model learned from masks; only one that learned from tags has a tag head";
+            let problem = "the model was trained on masks; only models trained from tags have a tag head";
             return Err(SegmentError::BadOptions(problem.to_owned()));
         };
         let plan = GridPlan::whole(pcm.cells_by_scale[0]);
@@ -236,7 +235,7 @@ impl Segmenter {
     ) -> Result<Vec<RawScores>, SegmentError> {
         let pcm = match &self.network {
             Network::Pcm(pcm) => pcm,
-            // Images keep their aspect, and so seldom go together.
+            // Images keep their aspect ratio, so few share an input size.
             Network::DeepLab(deeplab) => {
                 return images.iter().map(|image| deeplab.score(image, &self.device, stop)).collect();
             }
@@ -264,8 +263,8 @@ impl Segmenter {
         image.width().max(image.height()) as usize > self.options.tiling.above
     }
 
-    /// One scale, one symmetry: the scores of each image, upright again. Either one image in any number of tiles,
-    /// or any number of images in one tile each.
+    /// One scale and one symmetry: the upright scores of each image. Takes one image in any number of tiles, or several
+    /// images of one tile each.
     fn score_once(
         &self,
         pcm: &PcmScorer,
@@ -297,17 +296,17 @@ impl Segmenter {
         let tile_side = self.options.tiling.tile_side;
         GridPlan::tiled(cells, size, tile_side, MOST_TILED_SCORES / self.classes.len()).ok_or_else(|| {
             SegmentError::BadOptions(format!(
-                "{} × {} pixels in tiles of {tile_side}: more scores than fit into a gigabyte; use larger tiles",
+                "{} × {} pixels in tiles of {tile_side}: more than 1 GiB of scores; use larger tiles",
                 size.0, size.1
             ))
         })
     }
 }
 
-/// Scores of a tiled image that are held at a time: a gigabyte.
+/// Limit on the scores of a tiled image held at once: 1 GiB.
 const MOST_TILED_SCORES: usize = 1 << 28;
 
-/// An error once the caller asked to stop.
+/// Fails once the stop flag is set.
 pub(crate) fn go_on_unless(stop: &AtomicBool) -> Result<(), SegmentError> {
     if stop.load(Ordering::Relaxed) { Err(SegmentError::Stopped) } else { Ok(()) }
 }
@@ -324,7 +323,7 @@ impl PcmScorer {
         Ok(RawScores { scores_on_grid, tag_probabilities, background_threshold, image_size, alignment })
     }
 
-    /// One run of the network over the same tile of every image.
+    /// Runs the network on the same tile of every image.
     fn run(
         &self,
         images: &[&RgbImage],
@@ -338,7 +337,7 @@ impl PcmScorer {
         upright_scores(&output, symmetry, (tile.width, tile.height))
     }
 
-    /// The same tile of every image, as the network takes it.
+    /// The same tile of every image, as network input.
     fn pixels(
         &self,
         images: &[&RgbImage],
@@ -367,7 +366,7 @@ impl PcmScorer {
     }
 }
 
-/// Class-major score maps, turned back, and tag probabilities, one pair an image.
+/// Score maps (class-major, turned upright) and tag probabilities, one pair per image.
 fn upright_scores(
     output: &PcmOutput,
     symmetry: Symmetry,
@@ -385,7 +384,7 @@ fn upright_scores(
     planes.into_iter().zip(tag_probabilities).map(image).collect()
 }
 
-/// Tiles put together on one grid, weighted so that they blend. A tag is as probable as in its best tile.
+/// Tiles blended on one grid. A tag's probability is its maximum over tiles.
 struct TileSum {
     grid: (usize, usize),
     scores: Vec<f32>,
@@ -430,7 +429,7 @@ impl TileSum {
     }
 }
 
-/// An untrained model of a named variant: for measuring time and memory, and for tests. Its masks mean nothing.
+/// An untrained model of a named variant, to measure time and memory and for tests. Its masks are meaningless.
 pub fn random_model(variant: &str, foreground: &[&str], seed: u64) -> Result<Model, SegmentError> {
     let classes = Classes::from_names(foreground.iter().copied())?;
     let backbone = Variant::named(variant)?.config();

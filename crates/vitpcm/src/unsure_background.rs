@@ -1,27 +1,29 @@
-//! Background of which the network is not sure: it often holds the parts of things that tell no class.
+//! Uncertain background: regions that the mask labels background although the network's background score is low. They
+//! often are parts of objects that do not tell their class.
 
 use crate::SegmentError;
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_masks::{IGNORE, LabelMap, ScoreMap};
 
-/// What is background with a low score, and what becomes of it. Parts of things that the network takes for background
-/// (clothes, table tops) seldom have a score near 1; the seams around things have low scores too, but they are thin.
+/// What counts as uncertain background, and what replaces it. Object parts that the network takes for background
+/// (clothes, table tops) seldom score near 1. Seams around objects score low too, but they are thin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UnsureBackground {
-    /// Background with a score of the network's own, before any CRF, below this is not sure.
+    /// Background whose score, before any CRF, is below this is uncertain.
     pub sure_from: f32,
-    /// Only areas that are covered by discs of this radius within them, as a share of the mask's longer side; 0: all.
+    /// Only regions that a disc of this radius fits into (morphological opening), as a fraction of the mask's longer
+    /// side; 0: all.
     pub disc_radius: f64,
-    /// Whether it goes to the likeliest thing; otherwise it is left open ([`IGNORE`]).
+    /// Whether to fill it with the next most likely class; otherwise it becomes [`IGNORE`].
     pub is_filled: bool,
 }
 
 impl UnsureBackground {
-    /// What made the best masks of VOC's training images.
+    /// The settings with the best masks on VOC's training images.
     pub const FILLED: UnsureBackground =
         UnsureBackground { sure_from: 0.9, disc_radius: 0.05, is_filled: true };
 
-    /// The mask with its unsure background filled or left open.
+    /// The mask with its uncertain background filled or ignored.
     pub fn apply(
         &self,
         mask: LabelMap,
@@ -41,7 +43,7 @@ impl UnsureBackground {
         Ok(LabelMap::new(width, height, labels)?)
     }
 
-    /// Which pixels of the mask are wide areas of unsure background.
+    /// Marks the pixels of large uncertain background regions.
     fn areas(
         &self,
         mask: &LabelMap,
@@ -49,8 +51,7 @@ impl UnsureBackground {
         alignment: Alignment,
     ) -> Result<Vec<bool>, SegmentError> {
         let ((width, height), (columns, rows)) = (mask.size(), scores_on_grid.size());
-        // Where the background loses against the score from which on it is sure; no plane of scores is ever as large as
-        // the mask.
+        // Pixels where the background scores below `sure_from`. No score plane is ever as large as the mask.
         let limit = vec![self.sure_from; columns * rows];
         let contest = ScoreMap::new(2, columns, rows, [scores_on_grid.plane(0), &limit].concat())?;
         let is_unsure = contest.label_map_at(width, height, alignment)?.into_labels();
@@ -61,7 +62,7 @@ impl UnsureBackground {
     }
 }
 
-/// The class of the highest score but the background's; background where no other has any.
+/// The highest-scoring class besides background; background if no other class scores above zero.
 fn likeliest_things(
     scores_on_grid: &ScoreMap,
     width: usize,
@@ -79,8 +80,8 @@ fn likeliest_things(
 mod tests {
     use super::*;
 
-    /// 8×8 cells: thing 2 on the left, sure background on the right, unsure background (0.7, else class 1) one cell wide
-    /// between them and four cells high below both.
+    /// 8×8 cells: class 2 on the left, certain background on the right, uncertain background (0.7, else class 1) one
+    /// cell wide between them and four cells high below both.
     fn example() -> (LabelMap, ScoreMap) {
         let (columns, rows) = (8, 8);
         let mut scores = vec![0.0; 3 * columns * rows];
@@ -117,7 +118,7 @@ mod tests {
 
     #[test]
     fn background_that_the_network_is_not_sure_of_is_left_open() {
-        // Two cells side by side, sure and unsure of the background, above two of class 1.
+        // Two cells side by side, certain and uncertain background, above two of class 1.
         let scores = ScoreMap::new(2, 2, 2, vec![0.99, 0.6, 0.1, 0.1, 0.01, 0.4, 0.9, 0.9]).unwrap();
         let mask = scores.label_map_at(2, 2, Alignment::HalfPixel).unwrap();
         assert_eq!(mask.labels(), [0, 0, 1, 1]);

@@ -1,15 +1,15 @@
-//! The course of a training run, from its `metrics.csv`, as charts.
+//! The learning curves of a run, from its `metrics.csv`, as charts.
 
 use super::line_chart::{Curve, line_chart};
 use anyhow::Context;
 use std::path::Path;
 
-/// Points of a curve; more would not be seen.
+/// Points per curve; more would not be visible.
 const CURVE_POINTS: usize = 150;
 
 type Points = Vec<(f64, f64)>;
 
-/// Columns of `metrics.csv` over the steps, averaged to as many points as can be seen.
+/// Columns of `metrics.csv` over the steps, averaged to a plottable number of points.
 pub(crate) struct Curves {
     loss: Points,
     loss_mce: Points,
@@ -21,14 +21,14 @@ pub(crate) struct Curves {
     tag_f1: Points,
     et_loss: Points,
     last_epoch: usize,
-    /// Epochs that were validated, with their scores.
+    /// Validated epochs with their scores.
     scores: Vec<(usize, f64)>,
     /// The tag F1 of every validation.
     tag_f1_of_each: Vec<f64>,
 }
 
 impl Curves {
-    /// Reads a run's `metrics.csv`. A last row that is being written, or was cut short, does not matter.
+    /// Reads a run's `metrics.csv`. An incomplete last row is ignored.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Curves> {
         let mut reader = csv::ReaderBuilder::new()
             .flexible(true)
@@ -85,11 +85,11 @@ impl Curves {
 
     /// The best validated epoch and its score.
     pub(crate) fn best(&self) -> Option<(usize, f64)> {
-        // The first of equals, as in the training loop.
+        // The earliest of equals, as in the training loop.
         self.scores.iter().rev().copied().max_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// The losses, the validation and the learning rate; nothing where there is no step yet.
+    /// Charts of the losses, the validation and the learning rate; empty before the first step.
     pub(crate) fn charts(&self) -> String {
         let curve = |name: &'static str, points: &Points| Curve { name, points: points.clone() };
         let charts = [

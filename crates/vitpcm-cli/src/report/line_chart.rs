@@ -1,4 +1,4 @@
-//! Curves as SVG, to stand in a page; colours come from the page's style sheet.
+//! Line charts as inline SVG; the page's style sheet sets the colours.
 
 use super::page::escaped;
 use std::fmt::Write;
@@ -16,8 +16,8 @@ pub(crate) struct Curve {
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// The curves over one pair of axes, from (0, 0) up to the largest values, with a heading and a legend. Curves without a
-/// finite point are left out; where none is left there is no chart.
+/// Curves on one pair of axes, from (0, 0) to the largest values, with a heading and a legend. Curves without a finite
+/// point are left out; without any curve the result is empty.
 pub(crate) fn line_chart(title: &str, x_title: &str, curves: &[Curve]) -> String {
     let finite = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
     let curves: Vec<(&str, Vec<(f64, f64)>)> = curves
@@ -82,7 +82,7 @@ pub(crate) fn line_chart(title: &str, x_title: &str, curves: &[Curve]) -> String
     html
 }
 
-/// 1, 2 or 5 times a power of ten, so that three to seven of them make up the value.
+/// 1, 2 or 5 times a power of ten, so that three to seven steps cover the value.
 fn round_step(value: f64) -> f64 {
     let power = 10f64.powf((value / 4.0).log10().floor());
     let leading = value / 4.0 / power;

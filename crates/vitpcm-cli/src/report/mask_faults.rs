@@ -1,14 +1,14 @@
-//! What is plainly wrong with the masks of a class, seen without true ones: nothing is marked in images that have the tag, or
-//! the corners of the pictures are.
+//! Obvious faults in the masks of a class, found without true masks: empty masks in images that have the tag, or masks
+//! that cover the corners of the images.
 
 use serde::Serialize;
 use vitpcm::Review;
 use vitpcm_masks::Classes;
 
-/// Fewer images say nothing about a class.
+/// Fewer images are not enough to judge a class.
 const LEAST_IMAGES: usize = 3;
 
-/// A fault of at least half of a class's masks.
+/// A fault in at least half of a class's masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum MaskFault {
@@ -19,26 +19,26 @@ pub(crate) enum MaskFault {
 impl MaskFault {
     pub(crate) const ALL: [MaskFault; 2] = [MaskFault::MarksCorners, MaskFault::IsEmpty];
 
-    /// To follow a class's name.
+    /// Words to follow a class's name.
     pub(crate) fn words(self) -> &'static str {
         match self {
-            MaskFault::MarksCorners => "its masks mark the corners of the pictures",
+            MaskFault::MarksCorners => "its masks mark the corners of the images",
             MaskFault::IsEmpty => "its masks are empty in most images",
         }
     }
 
-    /// A sentence about classes, listed with numbers of images.
+    /// A sentence about the listed classes.
     pub(crate) fn sentence(self, classes: &str) -> String {
         match self {
             MaskFault::MarksCorners => {
-                format!("Masks mark the corners of the pictures, seldom a thing: {classes}.")
+                format!("Masks mark the corners of the images, which seldom show the object: {classes}.")
             }
             MaskFault::IsEmpty => format!("Nothing is marked in most images with the tag: {classes}."),
         }
     }
 }
 
-/// The masks of images that have one class as a tag, counted.
+/// Counts over the masks of images tagged with one class.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FaultCounts {
     num_images: usize,
@@ -47,7 +47,7 @@ pub(crate) struct FaultCounts {
 }
 
 impl FaultCounts {
-    /// Counts an image that has the class as a tag.
+    /// Counts an image tagged with the class.
     pub(crate) fn add(&mut self, review: &Review, class: usize) {
         self.num_images += 1;
         self.num_in_corners +=
@@ -55,14 +55,14 @@ impl FaultCounts {
         self.num_empty += usize::from(!review.areas.iter().any(|area| usize::from(area.0) == class));
     }
 
-    /// The fault of at least half of the masks.
+    /// The fault in at least half of the masks, if any.
     pub(crate) fn fault(&self) -> Option<MaskFault> {
         MaskFault::ALL
             .into_iter()
             .find(|&fault| self.num_images >= LEAST_IMAGES && 2 * self.num_with(fault) >= self.num_images)
     }
 
-    /// As in "3 of 4 images".
+    /// For example "3 of 4 images".
     pub(crate) fn share(&self, fault: MaskFault) -> String {
         format!("{} of {} images", self.num_with(fault), self.num_images)
     }
@@ -75,7 +75,7 @@ impl FaultCounts {
     }
 }
 
-/// A sentence for every fault that classes have; `counts` are those of all classes, the background's first.
+/// One sentence per fault; `counts` has one entry per class, background first.
 pub(crate) fn fault_sentences<'a>(
     classes: &Classes,
     counts: impl Iterator<Item = &'a FaultCounts> + Clone,
@@ -95,7 +95,7 @@ mod tests {
     use super::super::summary::tests::review;
     use super::*;
 
-    /// So many masks of a class in the corners, empty, and neither.
+    /// Numbers of masks in the corners, empty, and neither.
     fn counts(in_corners: usize, empty: usize, sound: usize) -> FaultCounts {
         let mut counts = FaultCounts::default();
         for (count, areas, corner_classes) in [
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(counts(2, 0, 2).fault(), Some(MaskFault::MarksCorners));
         assert_eq!(counts(0, 3, 2).fault(), Some(MaskFault::IsEmpty));
         assert_eq!(counts(1, 1, 2).fault(), None);
-        // Two images may be so by chance.
+        // Two images may be chance.
         assert_eq!(counts(2, 0, 0).fault(), None);
     }
 
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(
             sentences,
             [
-                "Masks mark the corners of the pictures, seldom a thing: `rust` (4 of 5 images).",
+                "Masks mark the corners of the images, which seldom show the object: `rust` (4 of 5 images).",
                 "Nothing is marked in most images with the tag: `phoma` (6 of 8 images)."
             ]
         );

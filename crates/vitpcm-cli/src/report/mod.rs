@@ -1,5 +1,5 @@
-//! The HTML reports of `demo`, `train` and `segment`: one file each, with everything in it, that opens anywhere and loads
-//! nothing. Here is what they share; what each shows is in `demo_report`, `train_report` and `segment_report`.
+//! Shared parts of the HTML reports of `demo`, `train` and `segment`: one self-contained file each, which loads
+//! nothing. `demo_report`, `train_report` and `segment_report` decide what to show.
 
 mod curves;
 mod line_chart;

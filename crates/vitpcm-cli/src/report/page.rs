@@ -1,5 +1,5 @@
-//! One page: a heading, the figures that matter, sections with links to them, and at the end how it came about. All that
-//! is given as text is escaped here; what is called `html` is put in as it is.
+//! A report page: heading, key figures, linked sections, and at the end how it was made. Text arguments are escaped
+//! here; arguments named `html` are inserted as they are.
 
 use crate::invocation::{Invocation, Origin, date_and_time};
 use std::fmt::Write;
@@ -9,10 +9,10 @@ use vitpcm_masks::palette::display_colour;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
-/// Only this script may run in the page, whatever a name may hold: SHA-256 of `SCRIPT`, held by a test.
+/// The only script that may run in the page, whatever a name contains: SHA-256 of `SCRIPT`, checked by a test.
 const SCRIPT_HASH: &str = "sha256-DvXLHJkVZzaePxNx0qCRX38bCLmm9VM6tSixM6YPF/c=";
 
-/// A grid of patches, one part of it marked.
+/// The logo: a grid of patches, partly marked.
 const MARK: &str = "<svg viewBox=\"0 0 20 20\" aria-hidden=\"true\"><g fill=\"currentColor\" opacity=\".35\">\
     <rect x=\"1\" y=\"1\" width=\"5\" height=\"5\" rx=\"1\"/><rect x=\"7.5\" y=\"1\" width=\"5\" height=\"5\" rx=\"1\"/>\
     <rect x=\"14\" y=\"1\" width=\"5\" height=\"5\" rx=\"1\"/><rect x=\"1\" y=\"7.5\" width=\"5\" height=\"5\" rx=\"1\"/>\
@@ -36,26 +36,26 @@ struct Section {
 }
 
 impl Page {
-    /// A page of a command, with its heading and what is to be said first.
+    /// A page of a command, with its heading and introduction.
     pub(crate) fn new(command: &'static str, title: &str, lead_html: String) -> Page {
         let title = title.to_owned();
         Page { command, title, lead_html, figures_html: String::new(), sections: Vec::new() }
     }
 
-    /// A figure that matters, with a remark in small letters.
+    /// A key figure with a remark in small print.
     pub(crate) fn figure(&mut self, name: &str, value: &str, remark: &str) {
         let [name, value, remark] = [name, value, remark].map(escaped);
         self.figures_html += &format!("<div><dt>{name}</dt><dd>{value} <small>{remark}</small></dd></div>\n");
     }
 
-    /// A section; nothing where there is nothing in it.
+    /// Adds a section, unless it is empty.
     pub(crate) fn section(&mut self, id: &'static str, title: &'static str, html: String) {
         if !html.is_empty() {
             self.sections.push(Section { id, title, html });
         }
     }
 
-    /// How the results came about: the command, its options, and more on it.
+    /// How the results were made: the command, its options and further details.
     pub(crate) fn origin_section(&mut self, invocation: &Invocation, more_html: &str) {
         let mut html = format!(
             "<p class=\"note\">Run in <code>{}</code>, begun {}.</p>\n<pre class=\"wrap\">{}</pre>\n",
@@ -120,7 +120,7 @@ impl Page {
     }
 }
 
-/// A text as it may stand in an element or a quoted attribute.
+/// Text escaped for an element or a quoted attribute.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -130,7 +130,7 @@ pub(crate) fn escaped(text: &str) -> String {
             '>' => escaped += "&gt;",
             '"' => escaped += "&quot;",
             '\'' => escaped += "&#39;",
-            // Control characters are no part of HTML, and direction marks would turn the rest of a line around.
+            // HTML allows no control characters, and bidirectional marks would reverse the rest of a line.
             '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' if character != '\n' && character != '\t' => {
                 escaped.push('\u{fffd}')
             }
@@ -141,13 +141,13 @@ pub(crate) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// A class's colour as a little square.
+/// A class's colour as a small square.
 pub(crate) fn swatch(class: u8) -> String {
     let [red, green, blue] = display_colour(class);
     format!("<i class=\"swatch\" style=\"background:rgb({red} {green} {blue})\"></i>")
 }
 
-/// The class names with their colours, the background left out.
+/// The class names with their colours, without background.
 pub(crate) fn legend(classes: &Classes) -> String {
     let chips = classes.names().iter().enumerate().skip(1);
     let chips = chips

@@ -1,5 +1,5 @@
-//! Reviews on disk, one JSON object a line, appended as images are done: a run that is interrupted, killed or resumed knows
-//! all that was done before, and memory need not hold it. Each rank has a file of its own.
+//! Reviews on disk, one JSON object per line, appended as images are done, so that an interrupted, killed or resumed
+//! run keeps them and memory does not grow. Each rank has its own file.
 
 use crate::json_lines::{self, JsonLines};
 use anyhow::Context;
@@ -15,7 +15,7 @@ use vitpcm_masks::atomic_file;
 /// A line of the file.
 #[derive(Serialize, Deserialize)]
 struct Line<R> {
-    /// When it was written, in milliseconds since 1970: an image may be done more than once, and the last time counts.
+    /// Time of writing in milliseconds since 1970: if an image is done more than once, the last time counts.
     at: u64,
     #[serde(flatten)]
     review: R,
@@ -26,11 +26,11 @@ fn stamped(review: &Review) -> Line<&Review> {
     Line { at: since_1970.as_millis() as u64, review }
 }
 
-/// A file that is appended to.
+/// An append-only file.
 pub(crate) struct ReviewFile(JsonLines);
 
 impl ReviewFile {
-    /// Opens or makes a file.
+    /// Opens or creates a file.
     pub(crate) fn append_to(path: &Path) -> anyhow::Result<ReviewFile> {
         JsonLines::append_to(path).map(ReviewFile)
     }
@@ -40,14 +40,14 @@ impl ReviewFile {
     }
 }
 
-/// Writes a file of few reviews, whole or not at all.
+/// Writes a file of few reviews atomically.
 pub(crate) fn write_all(path: &Path, reviews: &[Review]) -> anyhow::Result<()> {
     let line = |review: &Review| json_lines::line(&stamped(review));
     let lines = reviews.iter().map(line).collect::<anyhow::Result<Vec<_>>>()?.concat();
     atomic_file::write(path, |file| file.write_all(&lines)).with_context(|| format!("{}", path.display()))
 }
 
-/// All of a file of few reviews; none where there is no file.
+/// All reviews of a small file; none if it is missing.
 pub(crate) fn read_all(path: &Path) -> anyhow::Result<Vec<Review>> {
     let mut reviews = Vec::new();
     json_lines::for_each(path, |_, line: Line<Review>| reviews.push(line.review))?;
@@ -63,14 +63,14 @@ pub(crate) struct Place {
     pub(crate) sureness: f32,
 }
 
-/// What [`newest_places`] reads of a line.
+/// The part of a line that [`newest_places`] parses.
 #[derive(Deserialize)]
 struct Key {
     name: String,
     sureness: f32,
 }
 
-/// The newest review of each name, of those `wanted`, in several files.
+/// The newest review of each `wanted` name, over several files.
 pub(crate) fn newest_places(
     paths: &[PathBuf],
     wanted: impl Fn(&str) -> bool,
@@ -86,7 +86,7 @@ pub(crate) fn newest_places(
     Ok(places)
 }
 
-/// Reads reviews again, in the order of their places.
+/// Reads reviews at the given places, in order.
 pub(crate) fn read_at<'a>(
     paths: &[PathBuf],
     places: impl IntoIterator<Item = &'a Place>,
@@ -103,7 +103,7 @@ pub(crate) fn read_at<'a>(
                     entry.insert(BufReader::new(File::open(path)?))
                 }
             };
-            // Within the buffer where it can be: places usually follow each other.
+            // Seeks within the buffer if possible: places usually follow each other.
             let position = reader.stream_position()?;
             reader.seek_relative(place.offset as i64 - position as i64)?;
             bytes.clear();
@@ -118,7 +118,7 @@ pub(crate) fn read_at<'a>(
 }
 
 impl Place {
-    /// In this order a file is read from its beginning to its end.
+    /// Sort key for reading a file from start to end.
     pub(crate) fn reading_order(&self) -> (usize, u64) {
         (self.file, self.offset)
     }
@@ -138,7 +138,7 @@ mod tests {
             first.append(&review(name, None, [1.0, 0.1, 0.2])).unwrap();
         }
         drop(first);
-        // A kill in the middle of a line; then the run goes on.
+        // Simulates a kill in the middle of a line, then continues.
         let whole = std::fs::read(&paths[0]).unwrap();
         std::fs::write(&paths[0], &whole[..whole.len() - 20]).unwrap();
         let mut newer = review("a", None, [1.0, 0.1, 0.2]);

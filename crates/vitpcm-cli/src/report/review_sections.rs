@@ -1,5 +1,5 @@
-//! Sections about reviewed images: the least sure in pictures, classes with their areas and scores, likely mistakes in the
-//! tags, and a row for every image.
+//! Report sections about reviewed images: the least confident in pictures, classes with areas and scores, likely tag
+//! mistakes, and a row per image.
 
 use super::page::{Page, escaped, swatch};
 use super::summary::{
@@ -11,30 +11,30 @@ use std::fmt::Write;
 use vitpcm::{Review, ReviewPictures};
 use vitpcm_masks::{IGNORE, confusion_svg};
 
-/// Whether names lead to mask files.
+/// Whether names link to mask files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MaskLinks {
-    /// `NAME.png` lies beside the report.
+    /// `NAME.png` is in the report's folder.
     BesideReport,
     None,
 }
 
-/// Reviewed images, in sums and one by one.
+/// Reviewed images, in total and one by one.
 pub(crate) struct Reviewed<'a> {
     pub(crate) summary: &'a Summary,
-    /// The least sure first; not all, where there are very many. Those with pictures are shown.
+    /// Least confident first; truncated if there are very many. Those with pictures are shown.
     pub(crate) rows: &'a [Review],
     pub(crate) links: MaskLinks,
-    /// What the masks were made for: "images" or "validation images".
+    /// Noun for the images: "images" or "validation images".
     pub(crate) what: &'static str,
 }
 
 impl Reviewed<'_> {
-    /// The figures of all images.
+    /// Adds the key figures over all images.
     pub(crate) fn put_figures(&self, page: &mut Page) {
         let summary = self.summary;
         if let Some(sureness) = summary.mean_sureness() {
-            page.figure("mean sureness", &format!("{sureness:.2}"), "of 1");
+            page.figure("mean confidence", &format!("{sureness:.2}"), "of 1");
         }
         if summary.num_compared > 0 {
             let scores = summary.matrix.scores(&summary.classes);
@@ -50,11 +50,11 @@ impl Reviewed<'_> {
         }
     }
 
-    /// All sections, in the order in which they are read.
+    /// Adds all sections, in reading order.
     pub(crate) fn put_sections(&self, page: &mut Page) {
         let trust = Trust::new(self.summary).map(|trust| trust.html(self.summary));
         page.section("trust", "How far to trust the masks", trust.unwrap_or_default());
-        page.section("least-sure", "Least sure first", self.cards());
+        page.section("least-sure", "Least confident first", self.cards());
         page.section("classes", "Classes", self.class_table());
         page.section("tag-mistakes", "Likely tag mistakes", self.mistake_table());
         page.section("images", "All images", self.image_table());
@@ -67,9 +67,9 @@ impl Reviewed<'_> {
             return String::new();
         }
         let mut html = format!(
-            "<p class=\"note\">The {} {} of which the model is least sure, where looking pays most. Sureness is the mean, over \
-             the patches that show a class, of the best class's score less the second best's, tags taken into account and \
-             before any CRF: 0 undecided, 1 certain. It does not see what the model is wrong about with confidence.</p>\n",
+            "<p class=\"note\">The {} {} with the lowest confidence: check these first. Confidence is the best class's score minus the \
+             second best's, given the tags and before any CRF, averaged over the patches that show a class: 0 undecided, \
+             1 certain. It does not show where the model is confidently wrong.</p>\n",
             shown.len(),
             if shown.len() == 1 { self.what.trim_end_matches('s') } else { self.what }
         );
@@ -114,7 +114,7 @@ impl Reviewed<'_> {
             .map_or_else(String::new, |agreement| format!("<span>agreement {agreement:.0} %</span>"));
         format!(
             "<article class=\"card\"><div class=\"picture\">{images}</div><div class=\"text\"><div class=\"name\">{}</div>\
-             <div class=\"sure\">{}<span>{:.2} sure</span>{miou}{agreement}</div><div class=\"chips\">{}{}</div></div></article>\n",
+             <div class=\"sure\">{}<span>confidence {:.2}</span>{miou}{agreement}</div><div class=\"chips\">{}{}</div></div></article>\n",
             self.linked_name(&review.name),
             bar(review.sureness),
             review.sureness,
@@ -165,7 +165,7 @@ impl Reviewed<'_> {
         mistakes_of(review).into_iter().map(chip).collect()
     }
 
-    /// The tags that were given or found, with their probabilities.
+    /// The given or predicted tags with their probabilities.
     fn tag_chips(&self, review: &Review) -> String {
         let threshold = self.summary.tag_threshold;
         let found =
@@ -189,18 +189,22 @@ impl Reviewed<'_> {
         }
         let mut html = String::new();
         let mut put = |text: &str| html.push_str(text);
-        put("<p class=\"note\">Area is the share of all pixels. ");
+        put("<p class=\"note\">Area is the fraction of all pixels. ");
         if has_tags {
-            put("Tags are counted in images: given, found by the model, and both. ");
+            put("Tags are counted in images: given, predicted by the model, and both. ");
         }
         if has_truth {
-            put("IoU and what it is made of are in percent. ");
+            put("IoU, accuracy and precision are in percent. ");
         }
         put(
-            "Classes that appear nowhere are left out.</p>\n<div class=\"panel\"><table><thead><tr><th>class</th><th class=\"wide-only\"></th><th>area</th>",
+            "Classes that never occur are left out.</p>\n<div class=\"panel\"><table><thead><tr><th>class</th><th class=\"wide-only\"></th><th>area</th>",
         );
         put("<th>images</th>");
-        put(if has_tags { "<th>tag given</th><th>found</th><th>both</th>" } else { "<th>tag found</th>" });
+        put(if has_tags {
+            "<th>tag given</th><th>predicted</th><th>both</th>"
+        } else {
+            "<th>tag predicted</th>"
+        });
         put(if has_truth { "<th>IoU</th><th>accuracy</th><th>precision</th>" } else { "" });
         put("</tr></thead><tbody>\n");
         for (class, (sum, score)) in summary.per_class.iter().zip(&scores.per_class).enumerate() {
@@ -208,7 +212,7 @@ impl Reviewed<'_> {
             if class > 0 && !appears {
                 continue;
             }
-            // Bars compare the foreground's classes, which would be slivers beside the background.
+            // Bars compare foreground classes only; next to the background they would be slivers.
             let area_bar =
                 if class == 0 { String::new() } else { bar(sum.pixels as f32 / largest.max(1) as f32) };
             put(&format!(
@@ -259,22 +263,21 @@ impl Reviewed<'_> {
         let mistakes = summary.likeliest_mistakes();
         let (low, high) = (share(GIVEN_BELOW.into()), share(ABSENT_FROM.into()));
         let mut html = format!(
-            "<p class=\"note\">A given tag to which the model gives less than {low}, or a class that was not given and gets {high} \
-             or more: either the tag is wrong or the model is. {} in {} tagged {}{}.</p>\n",
+            "<p class=\"note\">A given tag with a predicted probability below {low}, or a class without the tag at {high} or more: \
+             either the tag or the model is wrong. {} in {} tagged {}{}.</p>\n",
             grouped(summary.num_mistakes as u64),
             grouped(summary.num_tagged as u64),
             self.what,
-            if summary.num_mistakes > mistakes.len() { "; here are the likeliest" } else { "" }
+            if summary.num_mistakes > mistakes.len() { "; the likeliest are listed" } else { "" }
         );
         if mistakes.is_empty() {
             return html;
         }
-        html += "<div class=\"panel\"><table><thead><tr><th>image</th><th class=\"left\">tag</th><th class=\"left\">what \
-                 speaks against it</th><th>probability</th></tr></thead><tbody>\n";
+        html += "<div class=\"panel\"><table><thead><tr><th>image</th><th class=\"left\">tag</th><th class=\"left\">evidence</th><th>probability</th></tr></thead><tbody>\n";
         for mistake in mistakes {
             let said = match mistake.kind {
-                MistakeKind::GivenInVain => "given, but hardly found",
-                MistakeKind::Missing => "not given, but found",
+                MistakeKind::GivenInVain => "given, but improbable",
+                MistakeKind::Missing => "not given, but probable",
             };
             html += &format!(
                 "<tr><td class=\"name\">{}</td><td class=\"left\">{}<span>{}</span></td><td class=\"left\">{said}</td>\
@@ -299,21 +302,21 @@ impl Reviewed<'_> {
         let num_left_out = self.summary.num_images.saturating_sub(self.rows.len());
         if num_left_out > 0 {
             put(format_args!(
-                "<p class=\"note\">The {} least sure of {} {}; the others are in the sums above.</p>\n",
+                "<p class=\"note\">The {} least confident of {} {}; the others only count in the totals above.</p>\n",
                 grouped(self.rows.len() as u64),
                 grouped(self.summary.num_images as u64),
                 self.what
             ));
         }
-        let tags = if self.summary.num_tagged > 0 { "tags given" } else { "tags found" };
+        let tags = if self.summary.num_tagged > 0 { "tags given" } else { "tags predicted" };
         put(format_args!(
-            "<div class=\"panel\"><table data-sortable><thead><tr><th>image</th><th>sureness</th>\
+            "<div class=\"panel\"><table data-sortable><thead><tr><th>image</th><th>confidence</th>\
              <th class=\"left\">mask shows</th><th class=\"left\">{tags}</th>{}</tr></thead><tbody>\n",
             if has_truth { "<th>mIoU</th>" } else { "" }
         ));
         for review in self.rows {
             put(format_args!(
-                "<tr><td class=\"name\">{}</td><td data-label=\"sureness\" data-value=\"{}\">{:.2}</td><td class=\"left\"><div class=\"chips\">{}</div>\
+                "<tr><td class=\"name\">{}</td><td data-label=\"confidence\" data-value=\"{}\">{:.2}</td><td class=\"left\"><div class=\"chips\">{}</div>\
                  </td><td class=\"left\" data-label=\"{tags}\"><div class=\"chips\">{}</div></td>",
                 self.linked_name(&review.name),
                 review.sureness,
@@ -340,7 +343,7 @@ pub(super) fn bar(value: f32) -> String {
     format!("<span class=\"bar\"><i style=\"width:{:.1}%\"></i></span>", 100.0 * value.clamp(0.0, 1.0))
 }
 
-/// A share of 1 in percent, as short as it can be said.
+/// A fraction in percent, as short as possible.
 fn share(value: f64) -> String {
     match 100.0 * value {
         0.0 => "0 %".to_owned(),
@@ -350,7 +353,7 @@ fn share(value: f64) -> String {
     }
 }
 
-/// A relative path as a URL: what has a meaning there is encoded.
+/// A relative path as a URL, with special characters encoded.
 fn url_path(path: &str) -> String {
     let mut url = String::from("./");
     for byte in path.bytes() {
@@ -392,7 +395,7 @@ mod tests {
         assert!(html.contains("&quot;&gt;&lt;script&gt;alert(1)&lt;/script&gt;"));
         assert!(html.contains("href=\"./a/%22%3E%3Cscript%3E"));
         for section in
-            ["Least sure first", "Classes", "Likely tag mistakes", "All images", "Confusion matrix"]
+            ["Least confident first", "Classes", "Likely tag mistakes", "All images", "Confusion matrix"]
         {
             assert!(html.contains(section), "{section}");
         }

@@ -1,5 +1,5 @@
-//! Reviews of any number of images, added up: areas, tags known against tags found, likely mistakes in the tags, and the
-//! comparison with true masks. Holds sums and a bounded list, never the reviews.
+//! Sums over the reviews of any number of images: areas, given against predicted tags, likely tag mistakes, and the
+//! comparison with true masks. Keeps sums and a bounded list, never the reviews.
 
 use super::mask_faults::{FaultCounts, fault_sentences};
 use vitpcm::Review;
@@ -7,9 +7,9 @@ use vitpcm_masks::{Classes, ConfusionMatrix, IGNORE};
 
 /// A given tag whose probability is below this is a likely mistake.
 pub(crate) const GIVEN_BELOW: f32 = 0.1;
-/// A class that was not given and whose probability reaches this is a likely mistake.
+/// A class that was not given but whose probability reaches this is a likely mistake.
 pub(crate) const ABSENT_FROM: f32 = 0.9;
-/// Mistakes that are listed, the likeliest first.
+/// Number of mistakes listed, likeliest first.
 const MAX_MISTAKES: usize = 100;
 
 /// A tag of one image that is probably wrong.
@@ -23,43 +23,43 @@ pub(crate) struct Mistake {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MistakeKind {
-    /// The tag is there, the thing does not seem to be.
+    /// Tagged, but the object seems absent.
     GivenInVain,
-    /// The thing seems to be there, the tag is not.
+    /// Not tagged, but the object seems present.
     Missing,
 }
 
 /// A class over all images.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ClassSum {
-    /// Pixels of the masks.
+    /// Pixels in the masks.
     pub(crate) pixels: u64,
-    /// Images whose mask shows it.
+    /// Images whose mask contains it.
     pub(crate) num_images: usize,
-    /// Images that were given it as a tag.
+    /// Images tagged with it.
     pub(crate) num_given: usize,
-    /// Images in which the model finds it.
+    /// Images for which the model predicts it.
     pub(crate) num_found: usize,
-    /// Images of which both holds.
+    /// Images with both.
     pub(crate) num_both: usize,
-    /// The masks of images that were given it.
+    /// Faults in the masks of images tagged with it.
     pub(crate) faults: FaultCounts,
 }
 
 /// The sums.
 pub(crate) struct Summary {
     pub(crate) classes: Classes,
-    /// A tag counts as found from this probability on.
+    /// A tag counts as predicted from this probability on.
     pub(crate) tag_threshold: f32,
     pub(crate) num_images: usize,
     pub(crate) per_class: Vec<ClassSum>,
-    /// Images whose tags were known.
+    /// Images with given tags.
     pub(crate) num_tagged: usize,
     pub(crate) num_mistakes: usize,
-    /// Images that were compared with a true mask, and the comparison.
+    /// Images compared with a true mask, and the comparison.
     pub(crate) num_compared: usize,
     pub(crate) matrix: ConfusionMatrix,
-    /// Images that were compared with another mask of theirs, and the comparison.
+    /// Images compared with another mask, and the comparison.
     pub(crate) num_with_other: usize,
     pub(crate) agreement: ConfusionMatrix,
     sureness_sum: f64,
@@ -84,7 +84,7 @@ impl Summary {
         }
     }
 
-    /// Whether a review is of a model with these classes: one that was stored may be of another.
+    /// Whether a review is from a model with these classes: a stored one may not be.
     pub(crate) fn fits(&self, review: &Review) -> bool {
         let num_classes = self.classes.len();
         let is_label = |label: u8| usize::from(label) < num_classes || label == IGNORE;
@@ -98,7 +98,7 @@ impl Summary {
                 .all(|entry| is_label(entry.0) && is_label(entry.1))
     }
 
-    /// Counts an image; gives whether it could, see [`Summary::fits`].
+    /// Counts an image; returns whether it [fits](Summary::fits).
     pub(crate) fn add(&mut self, review: &Review) -> bool {
         if !self.fits(review)
             || self.matrix.add_entries(&review.confusion).is_err()
@@ -135,24 +135,24 @@ impl Summary {
         true
     }
 
-    /// Nothing where there is no image.
+    /// Mean confidence; `None` without images.
     pub(crate) fn mean_sureness(&self) -> Option<f64> {
         (self.num_images > 0).then(|| self.sureness_sum / self.num_images as f64)
     }
 
-    /// What is plainly wrong with the masks of classes, a sentence for each fault.
+    /// Obvious faults in the masks of classes, one sentence each.
     pub(crate) fn fault_sentences(&self) -> Vec<String> {
         fault_sentences(&self.classes, self.per_class.iter().map(|sum| &sum.faults))
     }
 
-    /// Likely mistakes in the given tags, the likeliest first; at most a hundred.
+    /// Likely mistakes in the given tags, likeliest first; at most a hundred.
     pub(crate) fn likeliest_mistakes(&self) -> Vec<Mistake> {
         likeliest(self.mistakes.clone())
     }
 }
 
 fn likeliest(mut mistakes: Vec<Mistake>) -> Vec<Mistake> {
-    // How far the probability is from what the tag says.
+    // Distance of the probability from what the tag says.
     let gap = |mistake: &Mistake| match mistake.kind {
         MistakeKind::GivenInVain => 1.0 - mistake.probability,
         MistakeKind::Missing => mistake.probability,
@@ -164,7 +164,7 @@ fn likeliest(mut mistakes: Vec<Mistake>) -> Vec<Mistake> {
     mistakes
 }
 
-/// What is probably wrong with an image's tags.
+/// Likely mistakes in an image's tags.
 pub(crate) fn mistakes_of(review: &Review) -> Vec<Mistake> {
     let Some(given) = &review.given_tags else { return Vec::new() };
     let probabilities = review.tag_probabilities.iter().copied().enumerate().skip(1);
@@ -179,12 +179,12 @@ pub(crate) fn mistakes_of(review: &Review) -> Vec<Mistake> {
     mistakes.collect()
 }
 
-/// Mean IoU of one image in percent, over the classes of its truth; nothing where it was not compared.
+/// Mean IoU of one image in percent, over the classes of its true mask; `None` without one.
 pub(crate) fn image_miou(review: &Review) -> Option<f64> {
     mean_iou(&review.confusion, 0)
 }
 
-/// Mean IoU in percent of an image's mask and the other one, over the latter's classes without the background.
+/// Mean IoU in percent between an image's mask and the other one, over the latter's classes without background.
 pub(crate) fn image_agreement(review: &Review) -> Option<f64> {
     mean_iou(&review.agreement, 1)
 }

@@ -1,5 +1,5 @@
-//! How far masks can be trusted, class by class, where there is no truth: by their agreement with other masks of the same
-//! images, those that a round learned from for one. How well that ranks classes is measured in docs/guide/own-data.md.
+//! How far to trust the masks of each class without true masks, by their agreement with other masks of the same images,
+//! e.g. those that a round was trained on. docs/guide/own-data.md measures how well that ranks classes.
 
 use super::mask_faults::MaskFault;
 use super::page::{escaped, swatch};
@@ -8,14 +8,14 @@ use super::summary::Summary;
 use crate::table::{Table, grouped, percent};
 use serde::Serialize;
 
-/// Agreement in percent from which a class counts as stable, and below which it should not be used unseen.
+/// Agreement in percent from which a class counts as stable, and below which its masks need a check.
 const STABLE_FROM: f64 = 80.0;
 const LOW_BELOW: f64 = 50.0;
 
 /// The agreement of two sets of masks.
 #[derive(Serialize)]
 pub(crate) struct Trust {
-    /// Mean over the classes, the background left out; percent.
+    /// Mean over the classes without background; percent.
     mean: Option<f64>,
     classes: Vec<ClassTrust>,
 }
@@ -23,9 +23,9 @@ pub(crate) struct Trust {
 #[derive(Serialize)]
 struct ClassTrust {
     class: String,
-    /// IoU between the two masks over all images, in percent; nothing where neither shows the class.
+    /// IoU between the two masks over all images, in percent; `None` if neither contains the class.
     agreement: Option<f64>,
-    /// What is plainly wrong with most of its masks: both rounds may agree on that.
+    /// An obvious fault in most of its masks: both rounds may agree on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<MaskFault>,
 }
@@ -37,18 +37,18 @@ impl ClassTrust {
                 "marks corners: do not use without checking each mask"
             }
             Some(_) if self.fault == Some(MaskFault::IsEmpty) => {
-                "most masks are empty: more time, or more images"
+                "most masks are empty: train longer or add images"
             }
             None => "found nowhere: check its tags",
             Some(iou) if iou >= STABLE_FROM => "stable: look at a few masks",
-            Some(iou) if iou >= LOW_BELOW => "look at the least sure images first",
+            Some(iou) if iou >= LOW_BELOW => "check the least confident images first",
             Some(_) => "do not use without checking each mask",
         }
     }
 }
 
 impl Trust {
-    /// Nothing where no image was compared.
+    /// `None` if no image was compared.
     pub(crate) fn new(summary: &Summary) -> Option<Trust> {
         if summary.num_with_other == 0 {
             return None;
@@ -72,7 +72,7 @@ impl Trust {
         self.mean
     }
 
-    /// For people at a terminal.
+    /// For the terminal.
     pub(crate) fn table(&self) -> String {
         let mut table = Table::new(["class", "agreement of the rounds, %", "what to do"]);
         for class in &self.classes {
@@ -81,11 +81,11 @@ impl Trust {
         table.to_string()
     }
 
-    /// The section of a report.
+    /// The report section.
     pub(super) fn html(&self, summary: &Summary) -> String {
         let mut html = format!(
             "<p class=\"note\">Agreement is the IoU between these masks and those they are compared with, over {} {}. Classes on which \
-             two rounds agree are usually the better ones, but both can make the same mistake: look at the pictures before you \
+             two rounds agree are usually the better ones, but both can make the same mistake: check the images before you \
              rely on a class.</p>\n<div class=\"panel\"><table><thead><tr><th>class</th><th class=\"wide-only\"></th>\
              <th>agreement</th><th>tagged images</th><th class=\"left\">what to do</th></tr></thead><tbody>\n",
             grouped(summary.num_with_other as u64),

@@ -1,5 +1,5 @@
-//! What a resumed `vitpcm segment` finds done: by the record of the output folder, or, where an earlier version left none, by
-//! the results that are there.
+//! Which images a resumed `vitpcm segment` can skip: by the record of the output folder or, where an earlier version
+//! wrote none, by the results that exist.
 
 use super::{Args, TagSource};
 use crate::folder_record::{FolderRecord, ImageState, Known, Settings, sha256_of_file};
@@ -10,8 +10,8 @@ use crate::session::Session;
 use anyhow::{Context, anyhow};
 use std::path::{Path, PathBuf};
 
-/// Options that do not change the mask of an image: what is read and written, how much is, and with what. Tags of a tag file are
-/// recorded image by image; the model is known by its content.
+/// Options that do not affect the mask of an image. Tags of a tag file are recorded per image; the model is identified
+/// by its content.
 const NOT_OF_RESULTS: [&str; 21] = [
     "PATHS",
     "--config",
@@ -36,7 +36,7 @@ const NOT_OF_RESULTS: [&str; 21] = [
     "--verbose",
 ];
 
-/// What decides the masks: the model and the options.
+/// The settings that determine the masks: the model and the options.
 pub(super) fn settings(args: &Args, session: &Session) -> anyhow::Result<Settings> {
     let options = session.invocation.options.iter();
     let options = options.filter(|option| !NOT_OF_RESULTS.contains(&option.name.as_str()));
@@ -49,7 +49,7 @@ pub(super) fn settings(args: &Args, session: &Session) -> anyhow::Result<Setting
     Ok(settings)
 }
 
-/// Refuses to go on with other settings than those that the folder's results were made with.
+/// Refuses to continue with settings that differ from the recorded ones.
 pub(super) fn check_settings(args: &Args, record: &FolderRecord, settings: &Settings) -> anyhow::Result<()> {
     let differences = record.differences("segment", settings);
     if differences.is_empty() {
@@ -63,7 +63,7 @@ pub(super) fn check_settings(args: &Args, record: &FolderRecord, settings: &Sett
     )))
 }
 
-/// Tells what earlier runs wrote from images, where the output folder lies among these.
+/// Recognises results of earlier runs if the output folder lies among the images.
 pub(super) struct OwnResults<'a> {
     out: Option<PathBuf>,
     record: &'a FolderRecord,
@@ -81,23 +81,23 @@ impl<'a> OwnResults<'a> {
     }
 }
 
-/// What is to be done, and what is not.
+/// Which images are to be done and which are not.
 #[derive(Default)]
 pub(super) struct Progress<'a> {
     pub(super) todo: Vec<&'a Input>,
     num_done: usize,
     num_changed: usize,
-    /// Done, by the look of their results alone.
+    /// Done, judging by their results alone.
     found: Vec<&'a Input>,
 }
 
 impl<'a> Progress<'a> {
-    /// All images of a run that begins anew.
+    /// A new run: all images are to be done.
     pub(super) fn fresh(images: impl Iterator<Item = &'a Input>) -> Progress<'a> {
         Progress { todo: images.collect(), ..Progress::default() }
     }
 
-    /// Sorts the images of a run that is resumed.
+    /// A resumed run: sorts the images.
     pub(super) fn resumed(
         images: impl Iterator<Item = &'a Input>,
         record: &FolderRecord,
@@ -119,12 +119,12 @@ impl<'a> Progress<'a> {
         progress
     }
 
-    /// Images that are done, that changed since, and that are done by the look of their results.
+    /// Numbers of images done, changed since, and done judging by their results alone.
     pub(super) fn counts(&self) -> [usize; 3] {
         [self.num_done + self.found.len(), self.num_changed, self.found.len()]
     }
 
-    /// Puts what was found without a record on record, so that later changes are noticed.
+    /// Records the images found without a record, so that later changes are noticed.
     pub(super) fn note_found(&self, results: &ResultsFolder, tags: &TagSource) -> anyhow::Result<()> {
         self.found.iter().try_for_each(|input| {
             let state = ImageState::without_content(&input.path, tags.recorded(input));

@@ -1,4 +1,4 @@
-//! The stages of `vitpcm segment`: decoding, the network, refining and writing, a few images apart.
+//! The concurrent stages of `vitpcm segment`: decoding, network, refinement and writing, a few images apart.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use super::{Args, TagSource};
 use crate::folder_record::ImageState;
 use crate::image_inputs::Input;
 use crate::interrupt::Interrupt;
-use crate::mask_formats::{Results, written_per_image};
+use crate::mask_formats::Results;
 use crate::outcome::described;
 use crate::output::Messages;
 use crate::results_folder::ResultsFolder;
@@ -22,10 +22,10 @@ use crate::segment_report::SegmentReport;
 /// Images decoded ahead of the network, and results waiting to be written.
 const IN_FLIGHT: usize = 2;
 
-/// What `--json` says of an image.
+/// The entry of an image in `--json`.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(super) struct ImageTags {
-    /// Its path; bytes that are not UTF-8 are replaced.
+    /// Its path, with invalid UTF-8 replaced.
     pub(super) image: String,
     tags: Vec<String>,
     probabilities: Vec<f32>,
@@ -40,26 +40,26 @@ struct Decoded<'a> {
 struct Segmented<'a> {
     input: &'a Input,
     image: RgbImage,
-    /// What the image was when it was read.
+    /// The file's state when it was read.
     state: ImageState,
     segmentation: Segmentation,
 }
 
-/// What came of all images.
+/// The outcome for all images.
 #[derive(Default)]
 pub(super) struct Written {
     pub(super) num_written: usize,
-    /// Where `--json` asks for them.
+    /// For `--json`, if requested.
     pub(super) tags: Vec<ImageTags>,
     pub(super) num_failed: usize,
 }
 
-/// Images refined and written side by side: a CRF alone does not keep many cores busy.
+/// Images refined and written in parallel: one CRF does not keep many cores busy.
 fn num_writers() -> usize {
     (rayon::current_num_threads() / 4).clamp(1, 4)
 }
 
-/// What all stages know.
+/// What all stages share.
 pub(super) struct Stages<'a> {
     pub(super) args: &'a Args,
     pub(super) segmenter: &'a Segmenter,
@@ -69,7 +69,7 @@ pub(super) struct Stages<'a> {
 }
 
 impl Stages<'_> {
-    /// One thread decodes, this one runs the network, one or a few refine and write.
+    /// One thread decodes, this one runs the network, a few refine and write.
     pub(super) fn run(
         &self,
         inputs: &[&Input],
@@ -106,7 +106,7 @@ impl Stages<'_> {
                     Ok(Segmented { input, image, state, segmentation })
                 });
                 match result {
-                    // The writers take everything until this end of the channel is dropped.
+                    // The writers run until this end of the channel is dropped.
                     Ok(result) => drop(segmented_sender.send(result)),
                     Err(error) if is_stopped(&error) => {}
                     Err(error) => {
@@ -119,8 +119,7 @@ impl Stages<'_> {
             drop(segmented_sender);
             let mut written = Written { num_failed, ..Written::default() };
             for writer in writers {
-                let of_one =
-                    writer.join().map_err(|_| anyhow!("writing stopped by a bug; please report it"))?;
+                let of_one = writer.join().map_err(|_| anyhow!("a bug stopped writing; please report it"))?;
                 written.num_written += of_one.num_written;
                 written.num_failed += of_one.num_failed;
                 written.tags.extend(of_one.tags);
@@ -183,7 +182,7 @@ impl Stages<'_> {
         )?;
         let (classes, tags) = (self.segmenter.classes(), &segmentation.tags[..]);
         let results = Results { image, mask: &mask, scores_on_grid: scores, alignment, classes, tags };
-        for format in written_per_image(&self.args.format) {
+        for format in self.args.formats.written_per_image() {
             let files = format.write(&self.results.staging(), &input.name, &results)?;
             match format.is_done(&self.args.out, &input.name, self.limits.max_pixels) {
                 true => self.results.publish(&files)?,
@@ -202,7 +201,7 @@ fn decode_all<'a>(
     decoded: &SyncSender<Decoded<'a>>,
 ) {
     for &input in inputs {
-        // Its state first: an image that changes in between is one that changed since.
+        // State first, so that a change during reading shows up as a change.
         let state = ImageState::of(&input.path, tags.recorded(input));
         let state = state.with_context(|| format!("{}", input.path.display()));
         let image = state.and_then(|state| Ok((read_image(&input.path, limits)?, state)));
@@ -212,12 +211,12 @@ fn decode_all<'a>(
     }
 }
 
-/// Whether an image was given up because the user asked to stop: it has not failed.
+/// Whether an image was abandoned because the user asked to stop, not because it failed.
 fn is_stopped(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(SegmentError::Stopped))
 }
 
-/// What the report is told of an image.
+/// The input of the report for an image.
 fn reviewed<'a>(item: &'a Segmented<'_>, mask: &'a LabelMap, tags: &TagSource) -> ReviewedMask<'a> {
     let Segmented { image, segmentation, .. } = item;
     ReviewedMask {

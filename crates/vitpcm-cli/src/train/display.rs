@@ -1,5 +1,5 @@
-//! What people see of a training: a few live lines on a terminal, plain lines elsewhere, and the report in the run folder. The
-//! parts of the loss and the learning rate are said with `--verbose` only.
+//! The display of a training run: a few live lines on a terminal, plain lines elsewhere, and the report in the run
+//! folder. Loss terms and the learning rate appear with `--verbose` only.
 
 use crate::counting::{counted, images};
 use crate::interrupt::Interrupt;
@@ -14,12 +14,12 @@ use std::time::Instant;
 use vitpcm::Review;
 use vitpcm_train::{Event, MetricsRow, RunSummary, TrainData, Validation};
 
-/// Listens to a run and shows it.
+/// Listens to a run and displays it.
 pub(super) struct Display<'a> {
     messages: &'a Messages,
     data: &'a TrainData,
     pub(super) bar: ProgressBar,
-    /// On the first rank.
+    /// On the first rank only.
     report: Option<TrainReport<'a>>,
     run: Option<RunSummary>,
     num_epochs: usize,
@@ -53,7 +53,7 @@ impl<'a> Display<'a> {
         }
     }
 
-    /// A report that cannot be written does not end a training.
+    /// Writes the report. A failure does not end the training.
     pub(super) fn write_report(&mut self, state: State) {
         if let (Some(report), Some(run)) = (&self.report, &self.run)
             && let Err(error) = report.write(run, state)
@@ -82,7 +82,7 @@ impl<'a> Display<'a> {
                 self.say(self.beginning(&run));
                 if self.messages.is_verbose() {
                     self.say(format!(
-                        "training images of {size} × {size} pixels, {:.2} million parameters, {} an epoch",
+                        "training images of {size} × {size} pixels, {:.2} million parameters, {} per epoch",
                         run.num_parameters as f64 / 1e6,
                         counted(run.steps_per_epoch as usize, "step", "steps"),
                         size = run.train_size,
@@ -107,7 +107,7 @@ impl<'a> Display<'a> {
                 self.last_line = Instant::now();
                 match reviews.is_empty() {
                     true => {}
-                    // What the report shows is the model that is kept.
+                    // The report shows the model that is kept.
                     false if is_kept => self.keep_and_report(&reviews),
                     false => self.write_report(State::Running),
                 }
@@ -126,7 +126,7 @@ impl<'a> Display<'a> {
         if !self.data.held_out.is_empty() {
             line += &format!("; {num_validation} held out to measure the result");
         } else if run.num_validation_images > 0 {
-            line += &format!("; {num_validation} to choose the best epoch by");
+            line += &format!("; {num_validation} to choose the best epoch");
         }
         if run.num_validation_masks > 0 {
             line += &format!(", {} of them with true masks", run.num_validation_masks);
@@ -168,7 +168,7 @@ impl<'a> Display<'a> {
     }
 }
 
-/// The parts of a step's loss, and its rate.
+/// The terms of a step's loss, and the learning rate.
 fn losses(row: &MetricsRow) -> String {
     let masks = match row.loss_masks {
         0.0 => String::new(),

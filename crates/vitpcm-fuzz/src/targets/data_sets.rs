@@ -1,5 +1,5 @@
-//! Annotations of data sets: each target is one file of a folder whose other files are in order. The data set is opened, and all
-//! its truth masks are read.
+//! Annotations of data sets: each target is one file of an otherwise valid folder. The data set is opened, and all its
+//! true masks are read.
 
 use super::{MEMORY, Subject, Target};
 use std::path::{Path, PathBuf};
@@ -125,7 +125,7 @@ pub(super) const TAGS_CSV: Target = Target {
     max_bytes: MEMORY,
 };
 
-/// The parts of a workbook that are tried as XML; the zip file around them is tried as well.
+/// The parts of a workbook that are fuzzed as XML; the zip file around them is fuzzed as well.
 const SHEET: &str = "<sst><si><t>image</t></si><si><t>tags</t></si><si><r><t>a.</t></r><r><t>png</t></r><rPh><t>x</t></rPh></si></sst>\
     <worksheet><sheetData><row r=\"1\"><c r=\"A1\" t=\"s\"><v>0</v></c><c r=\"B1\" t=\"s\"><v>1</v></c></row>\
     <row r=\"2\"><c r=\"A2\" t=\"s\"><v>2</v></c><c r=\"B2\" t=\"inlineStr\"><is><t>dog &amp; cat</t></is></c></row>\
@@ -163,7 +163,7 @@ pub(super) const TAGS_XLSX: Target = Target {
     max_bytes: MEMORY,
 };
 
-/// A workbook whose texts and whose sheet are the same bytes.
+/// A workbook whose shared strings and sheet are the same bytes.
 fn workbook(sheet: &[u8]) -> Vec<u8> {
     let parts: [(&str, &[u8]); 4] = [
         ("xl/workbook.xml", b"<workbook><sheets><sheet r:id=\"r1\"/></sheets></workbook>"),
@@ -321,7 +321,7 @@ pub(super) const LISTS: Target = Target {
     max_bytes: MEMORY,
 };
 
-/// A folder with two images in which one file is tried.
+/// A folder with two images and one fuzzed file.
 fn opened_with(scratch: &Path, name: &str) -> Subject {
     ["a.png", "b.png"].iter().for_each(|name| picture(&scratch.join(name)));
     opened(scratch.to_path_buf(), scratch.join(name))

@@ -1,4 +1,4 @@
-//! Finished masks in the formats of other tools, as they come back from them.
+//! Finished masks in the formats of other tools, read back.
 
 use super::{MEMORY, Subject, Target, said};
 use std::io::Cursor;

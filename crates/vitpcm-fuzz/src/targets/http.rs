@@ -1,4 +1,4 @@
-//! The viewer's HTTP API, without sockets: what a client sends is the input, from the first byte of the request's head.
+//! The viewer's HTTP API without sockets: the input is what a client sends, from the first byte of the request's head.
 
 use super::Target;
 use image::ImageFormat;
@@ -7,9 +7,9 @@ use vitpcm::{Device, Segmenter, SegmenterOptions, random_model};
 use vitpcm_data::DrawnScenes;
 use vitpcm_viewer::{Conversation, Limits, Server};
 
-/// Stands for the id of an image that is there; real ones are random.
+/// Placeholder for the id of an existing image; real ids are random.
 const ID: &str = "ID-OF-AN-IMAGE";
-/// An upload may push the image out, and a deletion removes it: it is sent again after so many inputs.
+/// An upload may evict the image, and a deletion removes it, so it is uploaded again after this many inputs.
 const RENEWED_AFTER: u32 = 200;
 
 pub(super) const HTTP: Target = Target {
@@ -100,9 +100,9 @@ pub(super) const HTTP: Target = Target {
             let answer = server.answer(&with_id(bytes, &id));
             let head = answer.split(|&byte| byte == b'\r').next().unwrap_or_default();
             let head = String::from_utf8_lossy(head).into_owned();
-            // 500 is what a panic in a handler is answered with: a bug of ours, whatever was asked.
+            // A panic in a handler gives 500: a bug of ours, whatever the request.
             assert!(!head.contains(" 500"), "{}", String::from_utf8_lossy(&answer));
-            // Digits are left out of what is compared; the status counts.
+            // Messages are compared without digits, but the status counts.
             let status: String =
                 head.bytes().skip(9).take(3).map(|digit| char::from(digit.wrapping_add(49))).collect();
             let body = answer
@@ -151,7 +151,7 @@ fn with_id(bytes: &[u8], id: &str) -> Vec<u8> {
     result
 }
 
-/// Sets the announced length to that of the body, counting the id that will be put in.
+/// Sets the declared length to that of the body, including the id to be inserted.
 fn repair_length(bytes: &mut Vec<u8>) {
     const FIELD: &[u8] = b"Content-Length: ";
     let Some(body) = bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4) else { return };
@@ -161,7 +161,7 @@ fn repair_length(bytes: &mut Vec<u8>) {
         return;
     };
     let digits = bytes[start..body].iter().take_while(|byte| byte.is_ascii_digit()).count();
-    // Ids have a fixed length; one is drawn in the same way as all.
+    // All ids have the same length.
     let length = with_id(&bytes[body..], ANY_ID).len();
     bytes.splice(start..start + digits, length.to_string().into_bytes());
 }

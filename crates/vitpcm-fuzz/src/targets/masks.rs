@@ -115,7 +115,7 @@ pub(super) const SCORE_ARRAYS: Target = Target {
         let classes = npy_bytes("<U1", &[1], &[97, 0, 0, 0]);
         let size = npy_bytes("<i8", &[2], &[[3u8, 0, 0, 0, 0, 0, 0, 0]; 2].concat());
         Box::new(move |bytes| {
-            // In the place of each array in turn.
+            // In place of each array in turn.
             let mut outcomes = String::new();
             for place in 0..4 {
                 let mut entries: [(&str, &[u8]); 4] = [

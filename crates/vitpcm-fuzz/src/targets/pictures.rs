@@ -1,12 +1,12 @@
-//! Images of all formats, through our reader with a low limit of pixels.
+//! Images of all formats, through our reader with a low limit on pixels.
 
 use super::{MEMORY, Target, repair_png, said};
 use image::ImageFormat;
 use std::io::Cursor;
 use vitpcm_data::{DrawnScenes, ImageLimits, decode_image};
 
-/// Low, so that what a header promises is soon too much: the reader then lets a decoder have 80 MB at once, and TIFF's may ask
-/// for that three times.
+/// Low, so that a header soon claims too much: the reader then allows a decoder 80 MB at once, and TIFF's may request
+/// that three times.
 const MAX_PIXELS: u64 = 1 << 20;
 
 pub(super) const IMAGE: Target = Target {
@@ -62,7 +62,8 @@ pub(super) const IMAGE: Target = Target {
     max_bytes: MEMORY,
 };
 
-/// Made by other encoders (reference/data/make_photos.py). AVIF is no seed: the default build reads its container only, and refuses it.
+/// Made by other encoders (reference/data/make_photos.py). AVIF is no seed: the default build only parses its container
+/// and refuses it.
 pub(super) const PHOTO: Target = Target {
     name: "photo",
     what: "images: HEIC, GIF",

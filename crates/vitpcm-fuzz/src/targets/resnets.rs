@@ -1,13 +1,12 @@
-//! Weights of convolutional networks as `verify` and `train` take them: ResNets under torchvision's names and under both of
-//! Keras', in safetensors and in TensorFlow.js models, and Xception under Keras'. The description is what changes; the weights
-//! are zeros.
+//! Weights of convolutional networks for `verify` and `train`: ResNets with torchvision's and both of Keras' names, in
+//! safetensors and TensorFlow.js models, and Xception with Keras'. The header is fuzzed; the weights are zeros.
 
 use super::{MEMORY, Target, said};
 use candle_core::Device;
 use serde_json::{Value, json};
 use vitpcm_nets::{PretrainedBackbone, ResNetConfig, StrideOn, WeightFile, XceptionConfig, import_resnet};
 
-/// As small as a ResNet can be.
+/// The smallest possible ResNet.
 const CONFIG: ResNetConfig =
     ResNetConfig { blocks: [1, 1, 1, 1], width: 1, stride_on: StrideOn::First, norm_eps: 1e-3 };
 
@@ -69,7 +68,7 @@ pub(super) const XCEPTION: Target = Target {
     max_bytes: MEMORY,
 };
 
-/// What the import says to a header with so many zeros behind it.
+/// The import's message for a header followed by zeros.
 fn imported(header: &[u8], num_bytes: usize) -> String {
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend(header);
@@ -122,7 +121,7 @@ impl Array {
     }
 }
 
-/// Two bytes a number.
+/// Two bytes per number.
 fn num_bytes(arrays: &[Array]) -> usize {
     2 * arrays.iter().map(Array::len).sum::<usize>()
 }
@@ -133,7 +132,7 @@ fn xception_arrays() -> Vec<Array> {
     let shapes = config.parameter_shapes().into_iter();
     let renamed = shapes.map(|parameter| {
         let mut name = parameter.name.clone();
-        // Convolutions around blocks have numbers for names.
+        // Convolutions on shortcuts have numbers for names.
         for (number, block) in [2, 3, 4, 6].into_iter().enumerate() {
             let norm = format!("batch_normalization_{number}.");
             name = name.replace(&format!("block{block}_residual_bn."), &norm);
@@ -160,7 +159,7 @@ fn xception_arrays() -> Vec<Array> {
     renamed.collect()
 }
 
-/// All arrays under other names; Keras' have another order of axes.
+/// All arrays under other names; Keras has another axis order.
 fn arrays(naming: fn(&str) -> String) -> Vec<Array> {
     let shapes = CONFIG.parameter_shapes().into_iter();
     let renamed = shapes.map(|parameter| {
@@ -208,7 +207,8 @@ fn block(name: &str) -> String {
     })
 }
 
-/// A layer by its stage (1 is the entrance), block (from 1), place in the block (0 is beside it), and whether it is a norm.
+/// A layer by its stage (1 is the stem), block (from 1), position in the block (0 is the shortcut), and whether it is a
+/// norm.
 fn keras(name: &str, layer: impl Fn(usize, usize, usize, bool) -> String) -> String {
     let (module, part) = name.rsplit_once('.').expect("MODULE.PART");
     let words: Vec<&str> = module.split('.').collect();

@@ -1,6 +1,6 @@
 //! Configuration files: of training, of verification, and of any command (`--config`).
 
-// The command line is a program, not a library; its reader of configuration files stands on its own and is tried as it is.
+// The command line is a program, not a library; its configuration reader is self-contained and compiled in here.
 #[path = "../../../vitpcm-cli/src/config_file.rs"]
 mod config_file;
 
@@ -51,7 +51,7 @@ pub(super) const TRAIN_CONFIG: Target = Target {
         Box::new(|bytes| {
             let config = TrainConfig::from_toml(&String::from_utf8_lossy(bytes));
             if let Ok(config) = &config {
-                // What is accepted is written again and read back as the same.
+                // Accepted settings must survive a round trip.
                 let text = config.to_toml().expect("what was read can be written");
                 let again = TrainConfig::from_toml(&text).expect("what was written can be read");
                 assert_eq!(again.to_toml().expect("what was read can be written"), text);

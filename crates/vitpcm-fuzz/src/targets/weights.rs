@@ -1,4 +1,5 @@
-//! Weight files of all containers, our model files, and saved states of runs: listed, read, and imported as far as they go.
+//! Weight files of all containers, vitpcm models, and saved states of runs: listed, read, and imported as far as
+//! possible.
 
 use super::{MEMORY, Target, said, zipped};
 use candle_core::Device;
@@ -201,7 +202,7 @@ pub(super) const TFJS: Target = Target {
     max_bytes: MEMORY,
 };
 
-/// The words of a description; the zeros that follow it are as many as a whole file has.
+/// Words of a description; it is followed by as many zeros as a whole file has.
 const DESCRIPTION_WORDS: &[&str] = &[
     "vitpcm-model",
     "vitpcm-deeplab",
@@ -283,7 +284,7 @@ fn use_weights(bytes: &[u8]) -> String {
     }
 }
 
-/// Reads all arrays and tries everything that a weight file can be.
+/// Reads all arrays and tries all imports.
 fn use_open_weights(file: &WeightFile) -> String {
     let mut outcome = "ok".to_string();
     for entry in file.entries() {
@@ -333,7 +334,7 @@ fn npy_arrays() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The header of a small model's file, and how many bytes follow it.
+/// The header of a small model's file, and the number of bytes after it.
 fn model_header(storage: Storage) -> (Vec<u8>, usize) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("model.safetensors");
@@ -346,7 +347,7 @@ fn model_header(storage: Storage) -> (Vec<u8>, usize) {
     (header, file.len() - 8 - length)
 }
 
-/// The metadata's keys of checksums.
+/// The metadata keys of checksums.
 const CHECKSUMS: [&str; 2] = ["tensor_crc32", "header_crc32"];
 
 fn without_checksums(header: &[u8]) -> Vec<u8> {
@@ -368,7 +369,7 @@ fn with_checksums(header: &[u8]) -> Vec<u8> {
     header
 }
 
-/// Sets the checksums of a header right, which zeros will follow, as far as it can be read.
+/// Fixes the checksums of a header that zeros will follow, as far as it can be parsed.
 fn repair_checksums(header: &mut [u8]) {
     let Ok(Value::Object(entries)) = serde_json::from_slice(header) else { return };
     for (name, entry) in &entries {

@@ -1,6 +1,6 @@
-//! CRC-32 checksums in the metadata of a safetensors file: `tensor_crc32`, a JSON object with the sum of each tensor's bytes, and
-//! `header_crc32`, the sum of the header itself. Files of ours have both; files without them (older, or from others) are
-//! read unchecked. docs/reference/models.md describes them for other programs.
+//! CRC-32 checksums in the metadata of a safetensors file: `tensor_crc32`, a JSON object with the sum of each tensor's
+//! bytes, and `header_crc32`, the sum of the header itself. Our files have both; files without them (older or foreign)
+//! are read unchecked. docs/reference/models.md describes them for other programs.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,15 +11,15 @@ use crate::error::{Fault, Parsed};
 pub(crate) const TENSOR_SUMS: &str = "tensor_crc32";
 /// Metadata key: the sum of the header, computed with this value as [`NO_SUM`].
 pub(crate) const HEADER_SUM: &str = "header_crc32";
-/// Stands for a sum that is not known yet, as long as one.
+/// Placeholder for a sum that is not yet known, of the same length.
 pub(crate) const NO_SUM: &str = "00000000";
 
-/// A sum as it is written: 8 hexadecimal digits.
+/// A sum in its written form: 8 hexadecimal digits.
 pub(crate) fn text_of(sum: u32) -> String {
     format!("{sum:08x}")
 }
 
-/// Puts a header's own sum into it, where [`NO_SUM`] stands now.
+/// Writes a header's own sum over [`NO_SUM`].
 pub(crate) fn seal(header: &mut [u8]) {
     let sum = text_of(crc32fast::hash(header));
     if let Some(digits) = header_sum_place(header) {
@@ -27,7 +27,7 @@ pub(crate) fn seal(header: &mut [u8]) {
     }
 }
 
-/// The sums of a file's tensors by name, once its header is known to be undamaged; `None` for a file without sums.
+/// The sums of a file's tensors by name, after verifying its header; `None` for a file without sums.
 pub(crate) fn read(
     header: &[u8],
     metadata: &BTreeMap<String, String>,
@@ -35,7 +35,7 @@ pub(crate) fn read(
     let sums = match (metadata.get(TENSOR_SUMS), metadata.get(HEADER_SUM)) {
         (None, None) => return Ok(None),
         (Some(sums), Some(_)) => sums,
-        // Also what becomes of a file one of whose two keys is damaged.
+        // This includes files in which one of the two keys is damaged.
         _ => return Err(Fault::Damaged("the header".to_owned())),
     };
     let digits = header_sum_place(header).ok_or_else(|| Fault::Damaged("the header".to_owned()))?;
@@ -51,10 +51,10 @@ pub(crate) fn read(
         .map_err(|error| format!("its metadata's `{TENSOR_SUMS}` is not understood: {error}").into())
 }
 
-/// Where the 8 digits of the header's own sum stand in it.
+/// The position of the 8 digits of the header's own sum.
 fn header_sum_place(header: &[u8]) -> Option<Range<usize>> {
     let text = std::str::from_utf8(header).ok()?;
-    // A key and not a part of a string, in which quotes are escaped; and not a tensor of this name.
+    // As a key, not within a string (where quotes are escaped) and not as a tensor's name.
     let key = format!("\"{HEADER_SUM}\"");
     let place = |(at, key): (usize, &str)| {
         let rest = text[at + key.len()..].trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;

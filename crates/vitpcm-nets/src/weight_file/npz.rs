@@ -7,7 +7,7 @@ use super::{ArrayEntry, ElementType, Place};
 use crate::error::Parsed;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// NumPy itself refuses longer headers unless told otherwise.
+/// NumPy's own limit by default.
 const MAX_HEADER_LENGTH: usize = 10_000;
 
 pub(super) fn read(file: &[u8], directory: &[ZipEntry]) -> Parsed<BTreeMap<String, ArrayEntry>> {
@@ -54,7 +54,7 @@ fn read_header(name: &str, head: &[u8], zip_entry: &ZipEntry) -> Option<ArrayEnt
             "<f8" => ElementType::F64,
             "<f4" => ElementType::F32,
             "<f2" => ElementType::F16,
-            // NumPy knows no bfloat16: JAX's arrays are saved as two raw bytes an element.
+            // NumPy has no bfloat16: JAX's arrays are saved as two raw bytes per element.
             "|V2" | "<V2" => ElementType::Bf16,
             other => ElementType::Other(other.to_owned()),
         },

@@ -1,17 +1,17 @@
-//! A reader for the pickles of PyTorch state dicts. It builds data and calls nothing: the few globals that such
-//! pickles need stand for themselves, and any other is an error that names it.
+//! A reader for the pickles of PyTorch state dicts. It builds data and calls nothing: the few globals that such pickles
+//! need are represented as values, and any other is an error that names it.
 //!
-//! Tuples and dicts live in arenas, since a pickle may refer to a dict before it is filled, or within itself, and
-//! may nest tuples a million deep.
-//! Every opcode makes at most one value, so memory stays proportional to the pickle's length.
+//! Tuples and dicts live in arenas, because a pickle may refer to a dict before it is filled or within itself, and may
+//! nest tuples a million deep. Every opcode creates at most one value, so memory stays proportional to the pickle's
+//! length.
 
 use std::rc::Rc;
 
 use super::limits::limit;
 use crate::error::{Fault, Parsed};
 
-/// A state dict takes about 170 bytes a tensor: this is room for 12,000. A byte of pickle may cost a hundred in
-/// memory.
+/// A state dict takes about 170 bytes per tensor, so this allows 12,000 tensors. A byte of pickle may take a hundred
+/// bytes of memory.
 pub(super) const MAX_PICKLE_LENGTH: usize = 2 << 20;
 
 /// A value that a pickle may hold.
@@ -19,10 +19,10 @@ pub(super) const MAX_PICKLE_LENGTH: usize = 2 << 20;
 pub(super) enum Value {
     None,
     Int(i64),
-    /// Floating-point numbers, byte strings, namespaces: present in checkpoints, of no use to us.
+    /// Floats, byte strings, namespaces: found in checkpoints but not needed.
     Inert,
     Str(Rc<str>),
-    /// What lists hold is not needed.
+    /// The contents of lists are not needed.
     List,
     Tuple(usize),
     Dict(usize),
@@ -38,7 +38,7 @@ pub(super) enum Global {
     RebuildTensor,
     RebuildParameter,
     Storage(StorageType),
-    /// The command line that DINO keeps in its full checkpoints; kept as an inert value.
+    /// The command line in DINO's full checkpoints; kept as an inert value.
     Namespace,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Storage {
     pub(super) key: Rc<str>,
 }
 
-/// A tensor: a view of a storage. Counts and offsets are in elements, not checked against the storage yet.
+/// A tensor: a view of a storage. Counts and offsets are in elements, not yet checked against the storage.
 #[derive(Debug)]
 pub(super) struct StoredTensor {
     pub(super) storage: Rc<Storage>,
@@ -100,7 +100,7 @@ pub(super) struct StoredTensor {
     pub(super) strides: Vec<usize>,
 }
 
-/// What a pickle holds: its last value, and the containers it refers to.
+/// A parsed pickle: its last value, and the containers it refers to.
 #[derive(Debug)]
 pub(super) struct Unpickled {
     pub(super) root: Value,
@@ -108,7 +108,7 @@ pub(super) struct Unpickled {
 }
 
 impl Unpickled {
-    /// The items of a dict whose keys are strings, in order; other keys are passed over.
+    /// The items of a dict whose keys are strings, in order; other keys are skipped.
     pub(super) fn items(&self, dict: usize) -> impl Iterator<Item = (&str, &Value)> {
         self.dicts[dict].iter().filter_map(|(key, value)| match key {
             Value::Str(key) => Some((&**key, value)),
@@ -127,7 +127,7 @@ pub(super) fn read(bytes: &[u8]) -> Parsed<Unpickled> {
     Machine { rest: bytes, ..Machine::default() }.run()
 }
 
-/// The pickle machine: what is left to read, a stack with marks, and a memo.
+/// The pickle machine: the remaining input, a stack with marks, and a memo.
 #[derive(Default)]
 struct Machine<'a> {
     rest: &'a [u8],
@@ -276,7 +276,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// `REDUCE`, the opcode that calls: only the rebuilding of tensors and empty dicts is understood.
+    /// `REDUCE`, the opcode for calls: supports only rebuilding tensors and empty dicts.
     fn reduce(&mut self) -> Parsed<()> {
         let arguments = self.pop()?;
         let callee = self.pop()?;
@@ -293,7 +293,7 @@ impl<'a> Machine<'a> {
                     strides: self.counts(strides)?,
                 };
                 if tensor.shape.len() != tensor.strides.len() {
-                    return Err("a pickled tensor has as many strides as dimensions; this one has not".into());
+                    return Err("a pickled tensor has another number of strides than of dimensions".into());
                 }
                 self.stack.push(Value::Tensor(Rc::new(tensor)));
             }
@@ -358,7 +358,7 @@ impl<'a> Machine<'a> {
     }
 
     fn line(&mut self) -> Parsed<String> {
-        let length = self.rest.iter().position(|&byte| byte == b'\n').ok_or("the pickle is cut short")?;
+        let length = self.rest.iter().position(|&byte| byte == b'\n').ok_or("the pickle is truncated")?;
         let line = String::from_utf8_lossy(&self.rest[..length]).into_owned();
         self.rest = &self.rest[length + 1..];
         Ok(line)
@@ -424,7 +424,7 @@ impl<'a> Machine<'a> {
 
     fn take(&mut self, length: usize) -> Parsed<&'a [u8]> {
         if length > self.rest.len() {
-            return Err("the pickle is cut short".into());
+            return Err("the pickle is truncated".into());
         }
         let (taken, rest) = self.rest.split_at(length);
         self.rest = rest;

@@ -1,4 +1,4 @@
-//! The header of a safetensors file, by the `safetensors` crate, which checks that the offsets cover the file
+//! The header of a safetensors file, parsed by the `safetensors` crate, which checks that the offsets cover the file
 //! exactly, without holes or overlaps, and that each length is its shape times its element size.
 
 use std::collections::BTreeMap;
@@ -8,11 +8,11 @@ use safetensors::{Dtype, SafeTensors};
 use super::{ArrayEntry, ElementType, Place, checksums};
 use crate::error::Parsed;
 
-/// What a header says.
+/// A parsed header.
 pub(super) struct Header {
     pub(super) entries: BTreeMap<String, ArrayEntry>,
     pub(super) metadata: BTreeMap<String, String>,
-    /// The checksums of all tensors, where the file has any.
+    /// The checksums of all tensors, if the file has any.
     pub(super) tensor_sums: Option<BTreeMap<String, String>>,
 }
 
@@ -20,7 +20,7 @@ pub(super) fn read(bytes: &[u8]) -> Parsed<Header> {
     let (header_length, header) = SafeTensors::read_metadata(bytes).map_err(|error| {
         format!("not a weight file we know (safetensors, PyTorch zip, npz), or broken: {error}")
     })?;
-    // Eight bytes of length precede the header; `read_metadata` has checked that all of this lies in the file.
+    // Eight bytes of length precede the header; `read_metadata` has checked that the header lies within the file.
     let data_start = 8 + header_length;
     let entries = header
         .tensors()

@@ -1,5 +1,5 @@
-//! TensorFlow.js models: a `model.json` that names its arrays one after the other, and shards beside it that hold their
-//! bytes. The shards are read into memory; arrays of quantised numbers are listed, not read.
+//! TensorFlow.js models: a `model.json` that lists the arrays, and shards in the same folder with their bytes. Shards
+//! are read into memory; quantised arrays are listed but not read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +12,7 @@ use super::limits::limit;
 use super::{ArrayEntry, ElementType, Place};
 use crate::error::Parsed;
 
-/// Most bytes of all shards: several times the largest published ResNet.
+/// Limit on the total size of all shards: several times the largest published ResNet.
 const MAX_BYTES: u64 = 2 << 30;
 
 #[derive(Deserialize)]
@@ -40,12 +40,12 @@ struct Quantization {
     dtype: String,
 }
 
-/// Whether a file may be a `model.json`: safetensors have their brace behind eight bytes of length.
+/// Whether a file may be a `model.json`: in safetensors files the brace comes after eight bytes of length.
 pub(super) fn is_json(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'{') && bytes.get(8) != Some(&b'{')
 }
 
-/// The bytes of all shards beside `path`, and the arrays in them.
+/// The bytes of all shards next to `path`, and their arrays.
 pub(super) fn read(path: &Path, json: &[u8]) -> Parsed<(Vec<u8>, BTreeMap<String, ArrayEntry>)> {
     let model: Model = serde_json::from_slice(json)
         .map_err(|error| format!("JSON that is no TensorFlow.js model (`weightsManifest`): {error}"))?;
@@ -53,10 +53,10 @@ pub(super) fn read(path: &Path, json: &[u8]) -> Parsed<(Vec<u8>, BTreeMap<String
     let (mut bytes, mut entries) = (Vec::new(), BTreeMap::new());
     for group in model.weights_manifest {
         let mut start = bytes.len();
-        // How long the shards are is asked first: none is read that the arrays do not fill.
+        // Lengths first: a shard is read only if the arrays account for its bytes.
         let mut end = start as u64;
         for name in &group.paths {
-            // A plain name: a model may not point out of its folder.
+            // A plain file name: a model must not point outside its folder.
             if Path::new(name).file_name() != Some(name.as_ref()) {
                 return Err(format!("a shard called `{name}`; expected a file name").into());
             }
@@ -81,7 +81,7 @@ pub(super) fn read(path: &Path, json: &[u8]) -> Parsed<(Vec<u8>, BTreeMap<String
         }
         for name in &group.paths {
             let read = File::open(folder.join(name)).and_then(|shard| {
-                // No further than was promised: files may grow.
+                // No more than the length checked above: files may grow.
                 shard.take((end - bytes.len()) as u64).read_to_end(&mut bytes)
             });
             read.map_err(|error| format!("its shard {name}: {error}"))?;
@@ -93,7 +93,7 @@ pub(super) fn read(path: &Path, json: &[u8]) -> Parsed<(Vec<u8>, BTreeMap<String
     Ok((bytes, entries))
 }
 
-/// An array that begins at `start`, and where it ends.
+/// An array that starts at `start`, and where it ends.
 fn entry(weight: Weight, start: usize, available: usize) -> Parsed<(ArrayEntry, usize)> {
     let Weight { name, shape, dtype, quantization } = weight;
     let stored = quantization.as_ref().map_or(&dtype, |quantization| &quantization.dtype);
@@ -111,7 +111,7 @@ fn entry(weight: Weight, start: usize, available: usize) -> Parsed<(ArrayEntry, 
     let num_bytes = shape.iter().try_fold(size, |product: usize, &n| product.checked_mul(n));
     let end = num_bytes.and_then(|num_bytes| start.checked_add(num_bytes)).filter(|&end| end <= available);
     let Some(end) = end else {
-        return Err(format!("`{name}`: shape {shape:?} reaches behind the end of the shards").into());
+        return Err(format!("`{name}`: shape {shape:?} reaches beyond the end of the shards").into());
     };
     let place = Place::File { start, length: end - start };
     Ok((ArrayEntry { name, element_type, shape, strides: None, place, byte_offset: 0 }, end))

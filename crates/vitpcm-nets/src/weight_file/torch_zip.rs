@@ -1,5 +1,5 @@
-//! What `torch.save` writes: a zip file with `data.pkl` (names, shapes, storages) and one file a storage.
-//! Finds the state dict in the pickle; the tensors' bytes stay in the file.
+//! Files of `torch.save`: a zip file with `data.pkl` (names, shapes, storages) and one file per storage. Finds the
+//! state dict in the pickle; the tensors' bytes stay in the file.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use super::zip_directory::ZipEntry;
 use super::{ArrayEntry, ElementType, Place};
 use crate::error::Parsed;
 
-/// Where training scripts keep the state dict; the teacher first, whose weights DINO publishes.
+/// Keys under which training scripts store the state dict; the teacher first, because DINO publishes its weights.
 const STATE_DICT_KEYS: [&str; 7] =
     ["teacher", "state_dict", "model", "model_state_dict", "module", "backbone", "student"];
 const MAX_NESTING: usize = 4;
@@ -87,7 +87,7 @@ fn array_entry(name: &str, tensor: &StoredTensor, storage: &ZipEntry) -> Parsed<
         .offset
         .checked_mul(element_size)
         .filter(|&offset| offset <= storage.size)
-        .ok_or_else(|| format!("`{name}` begins behind the end of its storage"))?;
+        .ok_or_else(|| format!("`{name}` begins beyond the end of its storage"))?;
     let strides = (!is_row_major(&tensor.shape, &tensor.strides)).then(|| tensor.strides.clone());
     Ok(ArrayEntry {
         name: name.to_owned(),
@@ -99,7 +99,7 @@ fn array_entry(name: &str, tensor: &StoredTensor, storage: &ZipEntry) -> Parsed<
     })
 }
 
-/// Whether these are the strides of a plain row-major array; those of dimensions of length one do not matter.
+/// Whether these are row-major strides; those of dimensions of length one are ignored.
 fn is_row_major(shape: &[usize], strides: &[usize]) -> bool {
     let mut expected = 1usize;
     shape.iter().zip(strides).rev().all(|(&n, &stride)| {

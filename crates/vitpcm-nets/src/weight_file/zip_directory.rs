@@ -1,16 +1,16 @@
-//! The directory of a zip file and its entries' bytes: stored or deflated, with and without zip64.
+//! The directory of a zip file and its entries' bytes: stored or deflated, with or without zip64.
 //!
-//! Our own and not a crate's, since it reads hostile files: every offset and length is checked against the
-//! file's real length, and a file that claims to inflate more than [`MAX_INFLATION`]-fold is refused.
+//! Our own reader, because the files may be hostile: every offset and length is checked against the file's real length,
+//! and a file that claims to inflate more than [`MAX_INFLATION`]-fold is refused.
 
 use std::io::Read;
 
 use super::limits::limit;
 use crate::error::Parsed;
 
-/// Floating-point weights barely compress; a file that grows more than this is a zip bomb.
+/// Floating-point weights barely compress; a higher ratio indicates a zip bomb.
 const MAX_INFLATION: u64 = 16;
-/// Files of a few hundred bytes with only zeros in them compress better than that.
+/// Small files of zeros compress better than that.
 const INFLATION_ALLOWANCE: u64 = 1 << 20;
 
 const END_LENGTH: usize = 22;
@@ -23,7 +23,7 @@ enum Compression {
     Deflated,
 }
 
-/// One entry of a zip file. Its range was checked to lie within the file.
+/// One entry of a zip file; its range lies within the file.
 #[derive(Debug, Clone)]
 pub(super) struct ZipEntry {
     pub(super) name: String,
@@ -35,7 +35,7 @@ pub(super) struct ZipEntry {
 }
 
 impl ZipEntry {
-    /// All bytes of the entry, inflated if need be, their checksum verified.
+    /// All bytes of the entry, inflated if needed, with the checksum verified.
     pub(super) fn read(&self, file: &[u8]) -> Parsed<Vec<u8>> {
         let bytes = self.read_head(file, self.size)?;
         let mut crc = flate2::Crc::new();
@@ -48,7 +48,7 @@ impl ZipEntry {
         Ok(bytes)
     }
 
-    /// The first `limit` bytes of the entry, or fewer where it is shorter; the checksum is not looked at.
+    /// Up to `limit` bytes from the start of the entry; the checksum is not verified.
     pub(super) fn read_head(&self, file: &[u8], limit: usize) -> Parsed<Vec<u8>> {
         let packed = &file[self.start..self.start + self.compressed_size];
         let limit = limit.min(self.size);
@@ -69,7 +69,7 @@ impl ZipEntry {
 /// The entries of a zip file, in the order of its directory.
 pub(super) fn read(file: &[u8]) -> Parsed<Vec<ZipEntry>> {
     let (mut at, num_entries) = find_directory(file)?;
-    // Not `with_capacity(num_entries)`: that number is only the file's word.
+    // Not `with_capacity(num_entries)`: that number is not trusted.
     let mut entries = Vec::new();
     let mut inflated_total = 0u64;
     for _ in 0..num_entries {
@@ -94,7 +94,7 @@ fn find_directory(file: &[u8]) -> Parsed<(usize, u64)> {
     let end = (earliest..=file.len().saturating_sub(END_LENGTH))
         .rev()
         .find(|&at| file[at..].starts_with(b"PK\x05\x06"))
-        .ok_or("a zip file without its directory: cut short, or not complete yet")?;
+        .ok_or("a zip file without its directory: truncated or incomplete")?;
     let num_entries = u16_at(file, end + 10)?;
     let directory = u32_at(file, end + 16)?;
     if num_entries != u16::MAX && directory != DEFERRED_TO_ZIP64 {
@@ -111,7 +111,7 @@ fn find_directory(file: &[u8]) -> Parsed<(usize, u64)> {
     Ok((index(u64_at(file, end64.saturating_add(48))?)?, u64_at(file, end64.saturating_add(32))?))
 }
 
-/// The entry at `at` in the directory, and where the next one begins.
+/// The entry at `at` in the directory, and where the next one starts.
 fn read_directory_entry(file: &[u8], at: usize) -> Parsed<(ZipEntry, usize)> {
     if !file.get(at..).is_some_and(|rest| rest.starts_with(b"PK\x01\x02")) {
         return Err("the zip directory is damaged".into());
@@ -124,11 +124,11 @@ fn read_directory_entry(file: &[u8], at: usize) -> Parsed<(ZipEntry, usize)> {
     let comment_length = usize::from(u16_at(file, at + 32)?);
     let name_start = at + 46;
     let extra_start = name_start + name_length;
-    let name = file.get(name_start..extra_start).ok_or("the zip directory is cut short")?;
+    let name = file.get(name_start..extra_start).ok_or("the zip directory is truncated")?;
     let name = String::from_utf8_lossy(name).into_owned();
-    let extra = file.get(extra_start..extra_start + extra_length).ok_or("the zip directory is cut short")?;
+    let extra = file.get(extra_start..extra_start + extra_length).ok_or("the zip directory is truncated")?;
 
-    // Sizes and offset, each replaced by a 64-bit one from the extra field where it says so, in this order.
+    // Sizes and offset, each replaced by its 64-bit value in the extra field if there is one, in this order.
     let mut zip64 = zip64_values(extra);
     let mut wide = |narrow: u32| -> Parsed<usize> {
         if narrow != DEFERRED_TO_ZIP64 {
@@ -163,7 +163,7 @@ fn read_directory_entry(file: &[u8], at: usize) -> Parsed<(ZipEntry, usize)> {
     let local_extra_length = usize::from(u16_at(file, local_header + 28)?);
     let start = local_header + 30 + local_name_length + local_extra_length;
     if start.checked_add(compressed_size).is_none_or(|end| end > file.len()) {
-        return Err(format!("the zip entry `{name}` reaches behind the end of the file").into());
+        return Err(format!("the zip entry `{name}` reaches beyond the end of the file").into());
     }
     let entry = ZipEntry { name, size, start, compressed_size, compression, crc };
     Ok((entry, extra_start + extra_length + comment_length))
@@ -183,8 +183,8 @@ fn zip64_values(mut extra: &[u8]) -> impl Iterator<Item = u64> + '_ {
 }
 
 fn bytes_at<const N: usize>(file: &[u8], at: usize) -> Parsed<[u8; N]> {
-    let end = at.checked_add(N).ok_or("the zip directory is cut short")?;
-    let bytes = file.get(at..end).ok_or("the zip directory is cut short")?;
+    let end = at.checked_add(N).ok_or("the zip directory is truncated")?;
+    let bytes = file.get(at..end).ok_or("the zip directory is truncated")?;
     Ok(bytes.try_into().unwrap())
 }
 

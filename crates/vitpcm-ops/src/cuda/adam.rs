@@ -1,4 +1,4 @@
-//! A step of Adam on many parameters at once and a moving average, in place.
+//! A step of Adam on many parameters at once, and a moving average, in place.
 
 use candle_core::{DType, Result, Tensor, bail};
 
@@ -6,7 +6,8 @@ use super::View;
 use super::launch::{ADAM_PARAMETERS, Argument, ELEMENTWISE, Threads, launch};
 use crate::adam::{AdamParameter, AdamStep};
 
-/// All parameters are on one device. Small ones would each take as long as the start of a kernel.
+/// All parameters are on one device. They share launches, because a launch takes longer than a small parameter's
+/// update.
 pub(crate) fn adam_step(parameters: &[AdamParameter<'_>], step: AdamStep) -> Result<()> {
     for parameters in parameters.chunks(ADAM_PARAMETERS) {
         launch_step(parameters, step)?;
@@ -14,7 +15,7 @@ pub(crate) fn adam_step(parameters: &[AdamParameter<'_>], step: AdamStep) -> Res
     Ok(())
 }
 
-/// Up to [`ADAM_PARAMETERS`] of them.
+/// For up to [`ADAM_PARAMETERS`] parameters.
 fn launch_step(parameters: &[AdamParameter<'_>], step: AdamStep) -> Result<()> {
     let gradients = parameters.iter().map(|parameter| parameter.gradient.contiguous());
     let gradients = gradients.collect::<Result<Vec<_>>>()?;
@@ -44,9 +45,9 @@ fn launch_step(parameters: &[AdamParameter<'_>], step: AdamStep) -> Result<()> {
     ];
     let blocks = largest.div_ceil(4 * 256).min(144);
     let threads = Threads::grid((blocks, parameters.len()), (256, 1));
-    // SAFETY: the tensors have the lengths that the kernel is told and, like `gradients`, live beyond the launch, behind
-    // which their memory is given back in order. The first three are written though candle lends them for
-    // reading: everything that reads them is behind this launch on the same stream or has been before it.
+    // SAFETY: the tensors have the lengths passed to the kernel and, like `gradients`, live beyond the launch; their
+    // memory is freed in stream order. The first three are written although candle lends them for reading: all readers
+    // run before or after this launch on the same stream.
     unsafe { launch(&device, ELEMENTWISE, "adam", threads, &arguments) }
 }
 

@@ -1,6 +1,6 @@
-//! Attention. In bf16 with 64 features a head, which all published ViTs have, it is kernels of ours that never store
-//! the matrix of tokens by tokens. Everything else is cuBLAS's products over all heads at once and a softmax of
-//! ours between them; the matrix exists for some images at a time, and backward computes it again.
+//! Attention. For bf16 with 64 features per head, as in all published ViTs, our kernels never store the attention
+//! matrix. Otherwise it is cuBLAS products over all heads with our softmax between them; the matrix exists for some
+//! images at a time, and backward recomputes it.
 
 use candle_core::{DType, Result, bail};
 
@@ -11,10 +11,10 @@ use super::launch::{
 use super::{Array, View};
 use crate::cpu::attention::AttentionShape;
 
-/// Bytes that one matrix of all pairs of tokens may take; batches beyond it are taken image by image.
+/// Limit on an attention matrix in bytes; larger batches are split by images.
 const PAIRS_BYTES: usize = 1 << 30;
 
-/// Heads apart, with tokens padded so that every row of every matrix begins on 16 bytes.
+/// Separate heads, with tokens padded so that every matrix row is aligned to 16 bytes.
 struct Heads {
     shape: AttentionShape,
     padded: usize,
@@ -50,17 +50,17 @@ impl Heads {
         let bias = bias.map_or(0, |bias| bias.pointer);
         let arguments = self.layout_arguments(&[packed.pointer, bias, split.pointer], parts);
         let threads = Threads::striding(parts * self.part_len() / 4);
-        // SAFETY: both sides have the sizes that the kernel is told.
+        // SAFETY: both sides have the sizes passed to the kernel.
         unsafe { launch(&packed.device, ATTENTION, &name, threads, &arguments) }?;
         Ok(split)
     }
 
-    /// The way back, into `packed` from its first element on.
+    /// The inverse, written to the start of `packed`.
     fn join(&self, split: &Array, packed: &View<'_>, parts: usize) -> Result<()> {
         let name = kernel_for("join_heads", self.dtype);
         let arguments = self.layout_arguments(&[split.pointer, packed.pointer], parts);
         let threads = Threads::striding(parts * self.part_len() / 4);
-        // SAFETY: both sides have the sizes that the kernel is told.
+        // SAFETY: both sides have the sizes passed to the kernel.
         unsafe { launch(&packed.device, ATTENTION, &name, threads, &arguments) }
     }
 
@@ -94,7 +94,7 @@ impl Heads {
         Product { batch: self.count(), ..Product::new(self.padded, self.shape.head_dim, self.padded) }
     }
 
-    /// The weights of attention, from queries and keys.
+    /// The attention weights, from queries and keys.
     fn weights(&self, like: &View<'_>, qkv: &Array) -> Result<Array> {
         let weights = self.pairs_array(like)?;
         let (query, key) = (self.part(qkv, 0), self.part(qkv, 1));
@@ -122,7 +122,7 @@ impl Heads {
     }
 }
 
-/// Parts of a batch whose matrix of pairs stays within bounds: first image and shape.
+/// Parts of a batch whose attention matrix stays within the limit: first image and shape.
 fn parts_of(shape: AttentionShape, dtype: DType) -> impl Iterator<Item = (usize, AttentionShape)> {
     let padded = shape.tokens.next_multiple_of(8);
     let image_bytes = shape.heads * padded * padded * dtype.size_in_bytes();
@@ -132,7 +132,7 @@ fn parts_of(shape: AttentionShape, dtype: DType) -> impl Iterator<Item = (usize,
         .map(move |first| (first, AttentionShape { batch: images.min(shape.batch - first), ..shape }))
 }
 
-/// The bias that is still to be added to queries, keys and values.
+/// The bias still to be added to queries, keys and values.
 fn checked(bias: Option<&View<'_>>, shape: AttentionShape) -> Result<()> {
     match bias {
         Some(bias) if bias.dtype != DType::F32 || bias.len != 3 * shape.features() => {
@@ -142,15 +142,16 @@ fn checked(bias: Option<&View<'_>>, shape: AttentionShape) -> Result<()> {
     }
 }
 
-/// Whether the kernels that never store the matrix of pairs take these values; tensors begin on 16 bytes then.
+/// Whether the kernels that never store the attention matrix support these values; tensors are then aligned to 16
+/// bytes.
 pub(crate) fn is_flash(head_dim: usize, dtype: DType) -> bool {
     dtype == DType::BF16 && head_dim == 64
 }
 
-/// What a forward pass leaves.
+/// Result of a forward pass.
 pub(crate) struct Attended {
     pub(crate) y: Array,
-    /// The logarithms of the softmaxes' sums, where the kernels of [`is_flash`] ran and were asked for them.
+    /// Logarithms of the softmax sums, if the kernels of [`is_flash`] ran and were asked for them.
     pub(crate) log_sums: Option<Array>,
 }
 
@@ -186,7 +187,7 @@ pub(crate) fn forward(
             Argument::Float(flash_scale(shape)),
         ];
         let threads = Threads::grid((shape.tokens.div_ceil(128), shape.batch * shape.heads), (128, 1));
-        // SAFETY: qkv, y and the sums have the sizes that the kernel is told, and qkv begins on 16 bytes.
+        // SAFETY: qkv, y and the sums have the sizes passed to the kernel, and qkv is aligned to 16 bytes.
         unsafe { launch(&qkv.device, FLASH_ATTENTION, "flash_attention", threads, &arguments) }?;
         return Ok(Attended { y, log_sums });
     }
@@ -203,12 +204,12 @@ pub(crate) fn forward(
     Ok(Attended { y, log_sums: None })
 }
 
-/// What scores are multiplied with for powers of two.
+/// Factor on the scores for base-2 exponentials.
 fn flash_scale(shape: AttentionShape) -> f32 {
     std::f32::consts::LOG2_E / (shape.head_dim as f32).sqrt()
 }
 
-/// The gradient of qkv, which has its bias, where [`forward`] has left `log_sums` beside y.
+/// The gradient of qkv (including its bias), from the `log_sums` and y of [`forward`].
 pub(crate) fn flash_backward(
     shape: AttentionShape,
     qkv: &View<'_>,
@@ -218,7 +219,7 @@ pub(crate) fn flash_backward(
 ) -> Result<Array> {
     let grad_y = grad_y.clone().expect(qkv.dtype)?;
     if ![qkv, y, &grad_y].iter().all(|view| view.pointer.is_multiple_of(16)) {
-        bail!("attention: a tensor does not begin on 16 bytes");
+        bail!("attention: a tensor is not aligned to 16 bytes");
     }
     let device = &qkv.device;
     let int = |value: usize| Argument::Int(value as i32);
@@ -255,14 +256,14 @@ pub(crate) fn flash_backward(
     ];
     let threads = Threads::grid((shape.tokens.div_ceil(64), shape.batch * shape.heads), (128, 1));
     for name in ["grad_keys_and_values", "grad_queries"] {
-        // SAFETY: all arrays have the sizes that the kernel is told, and begin on 16 bytes. Together the two write
-        // every element of the gradient.
+        // SAFETY: all arrays have the sizes passed to the kernel and are aligned to 16 bytes. Together the two kernels
+        // write every element of the gradient.
         unsafe { launch(device, FLASH_ATTENTION_BACKWARD, name, threads, &arguments) }?;
     }
     Ok(grad_qkv)
 }
 
-/// The gradient of qkv, which has its bias.
+/// The gradient of qkv (including its bias).
 pub(crate) fn backward(shape: AttentionShape, qkv: &View<'_>, grad_y: &View<'_>) -> Result<Array> {
     let device = &qkv.device;
     let grad_y = grad_y.clone().expect(qkv.dtype)?;

@@ -1,4 +1,4 @@
-//! Sums over the rows of a matrix, one a column, alone or beside the pass that makes what is summed.
+//! Column sums of a matrix, alone or fused with the kernel that computes the matrix.
 
 use candle_core::{DType, Result};
 
@@ -19,7 +19,7 @@ pub(crate) fn product_sums(x: &View<'_>, y: &View<'_>, columns: usize) -> Result
     two_stages(x, columns, 1, &name, vec![Argument::Pointer(x.pointer), Argument::Pointer(y.pointer)])
 }
 
-/// The gradients of layer norm's weight and, behind it, of its bias.
+/// The gradients of layer norm's weight and bias, concatenated.
 pub(crate) fn norm_sums(
     x: &View<'_>,
     statistics: &View<'_>,
@@ -30,8 +30,8 @@ pub(crate) fn norm_sums(
     two_stages(x, columns, 2, &kernel_for("norm_sums", grad_y.dtype), pointers.into())
 }
 
-/// The gradient of a residual branch's product (see [`super::elementwise::add_scaled`]), in `dtype`, and those of the bias
-/// and, behind it, of the scale. A scale comes with the branch that was kept.
+/// The gradient of a residual branch's product (see [`super::elementwise::add_scaled`]) in `dtype`, and those of bias
+/// and scale, concatenated. A scale needs the kept branch.
 pub(crate) fn branch_backward(
     grad_y: &View<'_>,
     scale: Option<(&View<'_>, &View<'_>)>,
@@ -54,8 +54,8 @@ pub(crate) fn branch_backward(
     Ok((grad_branch, sums))
 }
 
-/// Backward of [`super::elementwise::activate`]: what that returned, and the gradient of the bias. `grad` comes as the
-/// gradient of that and becomes the one of `hidden`.
+/// Backward of [`super::elementwise::activate`]: returns its recomputed result and the bias's gradient. `grad` holds
+/// the gradient of that result and becomes the gradient of `hidden`.
 pub(crate) fn activate_backward(
     hidden: &View<'_>,
     grad: &View<'_>,
@@ -72,7 +72,8 @@ pub(crate) fn activate_backward(
     Ok((activated, sums))
 }
 
-/// Runs a kernel that takes `arguments`, then where to put its stripes' sums, rows and columns, and adds up the stripes.
+/// Runs a kernel with `arguments`, followed by the output for its stripes' sums, rows and columns; then adds up the
+/// stripes.
 fn two_stages(
     x: &View<'_>,
     columns: usize,
@@ -82,7 +83,7 @@ fn two_stages(
 ) -> Result<Array> {
     let rows = x.len / columns.max(1);
     let column_blocks = columns.div_ceil(128);
-    // A thousand blocks fill any GPU; more would only add stripes to sum up.
+    // A thousand blocks fill any GPU; more would only add stripes to sum.
     let stripes = (1024 / column_blocks.max(1)).clamp(1, rows.div_ceil(8).max(1));
     let count = sums_a_column * columns;
     let partial = Array::new(&x.device, DType::F32, stripes * count)?;
@@ -92,12 +93,12 @@ fn two_stages(
         Argument::Int(columns as i32),
     ]);
     let threads = Threads::grid((column_blocks, stripes), (32, 8));
-    // SAFETY: x and what else is visited are `rows` rows of `columns`; `partial` has room for all stripes.
+    // SAFETY: x and the other inputs are `rows` rows of `columns`; `partial` has room for all stripes.
     unsafe { launch(&x.device, COLUMN_SUMS, name, threads, &arguments) }?;
     add_stripes(&partial, stripes, count)
 }
 
-/// The sums of all stripes' `count` numbers.
+/// Sums `count` numbers over all stripes.
 pub(crate) fn add_stripes(partial: &Array, stripes: usize, count: usize) -> Result<Array> {
     let partial = partial.view();
     let sums = Array::new(&partial.device, DType::F32, count)?;

@@ -1,6 +1,5 @@
-//! Convolutions: the pixels that each output pixel sees are laid side by side, some images at a time, and multiplied
-//! by cuBLAS; 1×1 convolutions are products as they are. Gradients are gathered, not scattered, so that they are the
-//! same every time.
+//! Convolutions by im2col, some images at a time, and cuBLAS; 1×1 convolutions are products as they are. Gradients are
+//! gathered, not scattered, so they are deterministic.
 
 use candle_core::{CudaDevice, DType, Result};
 
@@ -12,10 +11,10 @@ use crate::conv::Activation;
 use crate::cpu::conv::ConvShape;
 use crate::cpu::linear::LinearShape;
 
-/// Bytes that columns may take; larger batches are taken some images at a time.
+/// Limit on the columns in bytes; larger batches are split by images.
 const COLUMN_BYTES: usize = 1 << 30;
 
-/// As a linear layer over pixels, where the convolution is one.
+/// The equivalent linear layer over pixels, for pointwise convolutions.
 fn linear_shape(shape: &ConvShape) -> LinearShape {
     LinearShape { rows: shape.rows(), in_features: shape.channels, out_features: shape.out_channels }
 }
@@ -35,7 +34,7 @@ fn geometry(shape: &ConvShape) -> Argument {
     Argument::Geometry(values.map(|value| value as i32))
 }
 
-/// Parts of a batch whose columns stay within bounds: first image and number of images.
+/// Parts of a batch whose columns stay within the limit: first image and number of images.
 fn parts_of(shape: &ConvShape, dtype: DType) -> impl Iterator<Item = (usize, usize)> + use<> {
     let image_bytes = shape.out_pixels() * shape.column_len() * dtype.size_in_bytes();
     let batch = shape.batch;
@@ -43,13 +42,13 @@ fn parts_of(shape: &ConvShape, dtype: DType) -> impl Iterator<Item = (usize, usi
     (0..batch).step_by(images).map(move |first| (first, images.min(batch - first)))
 }
 
-/// Room for the columns of the largest part.
+/// Memory for the columns of the largest part.
 fn columns_array(shape: &ConvShape, device: &CudaDevice, dtype: DType) -> Result<Array> {
     let images = parts_of(shape, dtype).map(|(_, images)| images).max().unwrap_or(0);
     Array::new(device, dtype, images * shape.out_pixels() * shape.column_len())
 }
 
-/// The columns of some images' output pixels.
+/// im2col of some images.
 fn unfold(shape: &ConvShape, x: &View<'_>, (first, images): (usize, usize), columns: &Array) -> Result<()> {
     let rows = images * shape.out_pixels();
     let arguments = [
@@ -60,7 +59,7 @@ fn unfold(shape: &ConvShape, x: &View<'_>, (first, images): (usize, usize), colu
         Argument::Long(rows as i64),
     ];
     let threads = Threads::grid((rows.div_ceil(8), 1), (32, 8));
-    // SAFETY: x is the whole batch, and `columns` has room for those of the part.
+    // SAFETY: x is the whole batch, and `columns` has room for the part.
     unsafe { launch(&x.device, CONV, &kernel_for("unfold", x.dtype), threads, &arguments) }
 }
 
@@ -115,7 +114,7 @@ pub(crate) fn backward_x(shape: &ConvShape, weight: &View<'_>, grad_y: &View<'_>
     Ok(grad_x)
 }
 
-/// Adds the gradient of x to what is there, where the convolution is pointwise.
+/// Adds the gradient of x to `onto`, for pointwise convolutions.
 pub(crate) fn add_backward_x(
     shape: &ConvShape,
     weight: &View<'_>,
@@ -132,7 +131,7 @@ pub(crate) fn backward_weight(shape: &ConvShape, x: &View<'_>, grad_y: &View<'_>
     Ok(grad_weight)
 }
 
-/// Adds the gradient of the weight to the f32 values that are there.
+/// Adds the gradient of the weight to existing f32 values.
 pub(crate) fn add_backward_weight(
     shape: &ConvShape,
     x: &View<'_>,
@@ -201,7 +200,7 @@ pub(crate) fn finish(
     unsafe { launch(&y.device, CONV, &name, Threads::striding(y.len.div_ceil(8)), &arguments) }
 }
 
-/// The gradients of the residual, where it is `wanted`, and of the convolution's result.
+/// The gradients of the residual, if `wanted`, and of the convolution's result.
 pub(crate) fn finish_backward(
     activation: Activation,
     scale: &View<'_>,

@@ -6,7 +6,7 @@ use super::launch::{Argument, CROSS_ENTROPY, Threads, launch};
 use super::{Array, View};
 use crate::cpu::cross_entropy::LabelledGrid;
 
-/// Classes that the kernels take; labels are bytes.
+/// Most classes that the kernels support; labels are bytes.
 const MAX_CLASSES: usize = 256;
 
 fn sizes(shape: LabelledGrid) -> Result<Argument> {
@@ -17,7 +17,7 @@ fn sizes(shape: LabelledGrid) -> Result<Argument> {
     Ok(Argument::LabelledGrid([height, width, rows, columns, classes].map(|size| size as i32)))
 }
 
-/// A loss a label, f32.
+/// One f32 loss per label.
 pub(crate) fn forward(shape: LabelledGrid, logits: &View<'_>, labels: &View<'_>) -> Result<Array> {
     let labels = labels.clone().expect(DType::U8)?;
     let losses = Array::new(&logits.device, DType::F32, labels.len)?;
@@ -29,12 +29,12 @@ pub(crate) fn forward(shape: LabelledGrid, logits: &View<'_>, labels: &View<'_>)
         Argument::Long(labels.len as i64),
     ];
     let threads = Threads::warp_a_row(labels.len);
-    // SAFETY: logits, labels and losses are of as many images, of the sizes given.
+    // SAFETY: logits, labels and losses are for the same number of images, with the given sizes.
     unsafe { launch(&logits.device, CROSS_ENTROPY, "cross_entropy", threads, &arguments) }?;
     Ok(losses)
 }
 
-/// The gradient of the logits, by logits, labels and the gradient of the losses.
+/// The gradient of the logits, from logits, labels and the gradient of the losses.
 pub(crate) fn backward(shape: LabelledGrid, views: &[View<'_>; 3]) -> Result<Array> {
     let [logits, labels, grad_losses] = views;
     let (labels, grad_losses) = (labels.clone().expect(DType::U8)?, grad_losses.clone().expect(DType::F32)?);

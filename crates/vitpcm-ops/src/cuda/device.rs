@@ -4,18 +4,18 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{result, sys};
 use candle_core::{CudaDevice, Device, Result};
 
-/// The GPU of this number, set up for a program that uses it from one stream.
+/// The GPU with this index, set up for a program that uses a single stream.
 pub fn open_cuda(ordinal: usize) -> Result<Device> {
-    // One stream for all threads: candle's default is one a thread, and our operations may run on any.
+    // One stream for all threads: candle's default is one per thread, and our operations may run on any.
     let device = CudaDevice::new_with_stream(ordinal)?;
-    // SAFETY: there is only this stream, on which everything is in order.
+    // SAFETY: there is only this stream, which keeps everything in order.
     unsafe { device.disable_event_tracking() };
     keep_freed_memory(ordinal)?;
     Ok(Device::Cuda(device))
 }
 
-/// By default the driver gives all free memory back whenever the host waits for the GPU, and has to map it again for the
-/// next step: milliseconds each time.
+/// By default the driver releases all free memory whenever the host waits for the GPU and maps it again in the next
+/// step, which costs milliseconds.
 fn keep_freed_memory(ordinal: usize) -> Result<()> {
     let gpu = result::device::get(ordinal as i32).w()?;
     let mut pool = std::ptr::null_mut();

@@ -1,4 +1,4 @@
-//! Operations on single elements.
+//! Elementwise operations.
 
 use candle_core::{DType, Result};
 
@@ -11,7 +11,7 @@ pub(crate) fn gelu(x: &View<'_>) -> Result<Array> {
     let arguments =
         [Argument::Pointer(x.pointer), Argument::Pointer(y.pointer), Argument::Long(x.len as i64)];
     let name = kernel_for("gelu", x.dtype);
-    // SAFETY: x and y have the length that the kernel is told.
+    // SAFETY: x and y have the length passed to the kernel.
     unsafe { launch(&x.device, ELEMENTWISE, &name, Threads::striding(x.len.div_ceil(4)), &arguments) }?;
     Ok(y)
 }
@@ -26,12 +26,12 @@ pub(crate) fn gelu_backward(x: &View<'_>, grad_y: &View<'_>) -> Result<Array> {
         Argument::Long(x.len as i64),
     ];
     let name = kernel_for("gelu_backward", x.dtype);
-    // SAFETY: all three have the length that the kernel is told.
+    // SAFETY: all three have the length passed to the kernel.
     unsafe { launch(&x.device, ELEMENTWISE, &name, Threads::striding(x.len.div_ceil(4)), &arguments) }?;
     Ok(grad_x)
 }
 
-/// A mask as kernels take it; a rate of zero where there is none.
+/// A mask as kernel arguments; rate zero without a mask.
 pub(super) fn mask_arguments(mask: Option<DropoutMask>) -> [Argument; 4] {
     let mask = mask.unwrap_or(DropoutMask { key: 0, position: 0, rate: 0.0 });
     [
@@ -48,23 +48,23 @@ pub(crate) fn dropout(x: &View<'_>, mask: DropoutMask) -> Result<Array> {
         vec![Argument::Pointer(x.pointer), Argument::Pointer(y.pointer), Argument::Long(x.len as i64)];
     arguments.extend(mask_arguments(Some(mask)));
     let name = kernel_for("dropout", x.dtype);
-    // SAFETY: x and y have the length that the kernel is told.
+    // SAFETY: x and y have the length passed to the kernel.
     unsafe { launch(&x.device, ELEMENTWISE, &name, Threads::striding(x.len.div_ceil(4)), &arguments) }?;
     Ok(y)
 }
 
-/// The values in another type.
+/// Converts to another type.
 pub(crate) fn cast(x: &View<'_>, dtype: DType) -> Result<Array> {
     let y = Array::new(&x.device, dtype, x.len)?;
     let arguments =
         [Argument::Pointer(x.pointer), Argument::Pointer(y.pointer), Argument::Long(x.len as i64)];
     let name = kernel_for(&kernel_for("cast", x.dtype), dtype);
-    // SAFETY: x and y have the length that the kernel is told.
+    // SAFETY: x and y have the length passed to the kernel.
     unsafe { launch(&x.device, ELEMENTWISE, &name, Threads::striding(x.len.div_ceil(4)), &arguments) }?;
     Ok(y)
 }
 
-/// What follows a product.
+/// What follows a matrix product.
 #[derive(Clone, Copy)]
 pub(crate) enum Tail {
     Bias,
@@ -106,7 +106,7 @@ pub(crate) fn activate(hidden: &Array, bias: &View<'_>, mask: Option<DropoutMask
     Ok(activated)
 }
 
-/// What a product is before it is added to the residual stream.
+/// What is applied to a product before it is added to the residual stream.
 #[derive(Default)]
 pub(crate) struct Branch<'a> {
     pub(crate) bias: Option<View<'a>>,
@@ -115,7 +115,7 @@ pub(crate) struct Branch<'a> {
     pub(crate) kept: Kept<'a>,
 }
 
-/// Where a branch goes that backward needs, behind dropout and before its scale.
+/// Where to store the branch that backward needs, after dropout and before its scale.
 #[derive(Default)]
 pub(crate) enum Kept<'a> {
     #[default]
@@ -150,7 +150,7 @@ pub(crate) fn add_scaled(
     arguments.extend(mask_arguments(branch.mask));
     let name = kernel_for("add_scaled", product.dtype);
     let threads = Threads::block_a_row(x.len / columns.max(1), columns.div_ceil(4).min(256));
-    // SAFETY: x, product, what is kept and y are rows as long as bias and scale; the custom operation checks it.
+    // SAFETY: x, product, the kept branch and y have rows as long as bias and scale; the custom operation checks it.
     unsafe { launch(&x.device, ELEMENTWISE, &name, threads, &arguments) }?;
     Ok(y)
 }

@@ -1,4 +1,4 @@
-//! Matrix products by cuBLAS, in the order of rows that the rest of the code thinks in.
+//! Matrix products by cuBLAS for row-major matrices.
 
 use std::ffi::c_void;
 
@@ -6,7 +6,7 @@ use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::cublas::{result, sys};
 use candle_core::{CudaDevice, DType, Result, bail};
 
-/// How a matrix lies in memory.
+/// A matrix in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix {
     pub(crate) pointer: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Matrix {
     pub(crate) row_stride: usize,
     /// Elements from one matrix of a batch to the next.
     pub(crate) batch_stride: usize,
-    /// Whether the product takes it or its transpose.
+    /// Whether the product uses it or its transpose.
     pub(crate) taken: Taken,
 }
 
@@ -25,16 +25,16 @@ pub(crate) enum Taken {
     Transposed,
 }
 
-/// What f32 products may do.
+/// Precision of f32 products.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rounding {
     /// Full f32.
     Exact,
-    /// Factors rounded to TF32's ten bits of fraction: beside bf16 layers nothing is lost.
+    /// Factors rounded to TF32 (10-bit fraction), which loses nothing next to bf16 layers.
     Tf32,
 }
 
-/// What becomes of the values that were there before.
+/// What happens to the previous values of C.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sum {
     /// They are overwritten.
@@ -76,7 +76,7 @@ impl Product {
 }
 
 /// # Safety
-/// The matrices lie within allocated memory; `c` is written.
+/// The matrices must lie within allocated memory; `c` is written.
 pub(crate) unsafe fn gemm(
     device: &CudaDevice,
     product: Product,
@@ -106,8 +106,8 @@ pub(crate) unsafe fn gemm(
         Sum::Onto => 1f32,
     };
     let blas = device.cublas_handle();
-    // cuBLAS thinks in columns: rows of C = A·B are columns of Cᵀ = Bᵀ·Aᵀ.
-    // SAFETY: the handle is the device's own; the rest is promised by the caller.
+    // cuBLAS is column-major: rows of C = A·B are columns of Cᵀ = Bᵀ·Aᵀ. SAFETY: the handle belongs to the device; the
+    // caller guarantees the rest.
     unsafe {
         result::gemm_strided_batched_ex(
             *blas.handle(),

@@ -1,10 +1,10 @@
-//! Launching our kernels.
+//! Launches our kernels.
 
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{LaunchConfig, PushKernelArg};
 use candle_core::{CudaDevice, DType, Result};
 
-/// A file of kernels.
+/// A compiled file of kernels.
 #[derive(Clone, Copy)]
 pub(crate) struct Module {
     name: &'static str,
@@ -34,7 +34,7 @@ module!(NEIGHBOUR_SUMS, "neighbour_sums");
 module!(POOLING, "pooling");
 module!(SOFTMAX, "softmax");
 
-/// How many blocks of how many threads.
+/// Number of blocks and of threads per block.
 #[derive(Clone, Copy)]
 pub(crate) struct Threads {
     blocks: (usize, usize),
@@ -42,41 +42,41 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// One thread an element.
+    /// One thread per element.
     pub(crate) fn each(count: usize) -> Self {
         Self { blocks: (count.div_ceil(256), 1), threads: (256, 1) }
     }
 
-    /// Threads that stride over the elements.
+    /// A grid-stride loop over the elements.
     pub(crate) fn striding(count: usize) -> Self {
         Self { blocks: (count.div_ceil(256).min(16 * 1024), 1), threads: (256, 1) }
     }
 
-    /// A block a row.
+    /// One block per row.
     pub(crate) fn block_a_row(rows: usize, threads: usize) -> Self {
         Self { blocks: (rows, 1), threads: (threads.next_multiple_of(32).clamp(32, 1024) as u32, 1) }
     }
 
-    /// A warp a row, four to a block.
+    /// One warp per row, four per block.
     pub(crate) fn warp_a_row(rows: usize) -> Self {
         Self { blocks: (rows.div_ceil(4), 1), threads: (32, 4) }
     }
 
-    /// Any numbers.
+    /// Any grid.
     pub(crate) fn grid(blocks: (usize, usize), threads: (u32, u32)) -> Self {
         Self { blocks, threads }
     }
 }
 
-/// The name of a kernel for a type of element.
+/// The name of a kernel for an element type.
 pub(crate) fn kernel_for(name: &str, dtype: DType) -> String {
     format!("{name}_{}", dtype.as_str())
 }
 
-/// How many parameters a launch of Adam takes.
+/// Parameters per launch of Adam.
 pub(crate) const ADAM_PARAMETERS: usize = 96;
 
-/// An argument of a kernel, passed as it lies in memory.
+/// A kernel argument, passed with its memory layout.
 pub(crate) enum Argument {
     Pointer(u64),
     Word(u64),
@@ -94,7 +94,7 @@ pub(crate) enum Argument {
 }
 
 /// # Safety
-/// The kernel exists with these parameters, and all it touches lies within the memory behind the pointers.
+/// The kernel must exist with these parameters, and access only memory behind the pointers.
 pub(crate) unsafe fn launch(
     device: &CudaDevice,
     module: Module,
@@ -124,7 +124,7 @@ pub(crate) unsafe fn launch(
         block_dim: (threads.threads.0, threads.threads.1, 1),
         shared_mem_bytes: 0,
     };
-    // SAFETY: as promised by the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { builder.launch(config) }.w()?;
     Ok(())
 }

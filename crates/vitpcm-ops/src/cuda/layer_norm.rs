@@ -1,4 +1,4 @@
-//! Layer norm of an f32 tensor, with a result of f32 or bf16.
+//! Layer norm of an f32 tensor, with f32 or bf16 output.
 
 use candle_core::{DType, Result};
 
@@ -6,10 +6,10 @@ use super::column_sums::norm_sums;
 use super::launch::{Argument, LAYER_NORM, Threads, kernel_for, launch};
 use super::{Array, View};
 
-/// Rows wider than this have no kernel.
+/// Widest rows that the kernels support.
 pub(crate) const MAX_COLUMNS: usize = 4096;
 
-/// The kernel that has registers for a row.
+/// The kernel with enough registers for a row.
 fn kernel(name: &str, columns: usize, dtype: DType) -> String {
     let width = match columns {
         0..=384 if columns.is_multiple_of(4) => "384",
@@ -50,7 +50,7 @@ pub(crate) fn forward(
     Ok(y)
 }
 
-/// The gradient of x, with what came around the norm added, and those of weight and bias, one behind the other.
+/// The gradient of x, including that of the residual path, and those of weight and bias, concatenated.
 pub(crate) fn backward(
     x: &View<'_>,
     weight: &View<'_>,
@@ -73,7 +73,7 @@ pub(crate) fn backward(
         Argument::Float(eps),
     ];
     let name = kernel("layer_norm_backward", columns, grad_y.dtype);
-    // SAFETY: as in `forward`; the statistics are two numbers a row.
+    // SAFETY: as in `forward`; the statistics are two numbers per row.
     unsafe { launch(&x.device, LAYER_NORM, &name, Threads::warp_a_row(rows), &arguments) }?;
     let parameters = norm_sums(x, &statistics.view(), grad_y, columns)?;
     Ok((grad_x, parameters))

@@ -1,5 +1,5 @@
-//! Linear layers: cuBLAS's product in the type of x, the bias by a kernel. The weight is f32 where it is trained and
-//! then rounded for the product; its gradient is always f32.
+//! Linear layers: cuBLAS's product in the type of x, then a kernel for the bias. Trained weights are f32 and rounded
+//! for the product; their gradients are always f32.
 
 use candle_core::{DType, Result};
 
@@ -9,7 +9,7 @@ use super::gemm::{Matrix, Product, Sum, gemm};
 use super::{Array, View};
 use crate::cpu::linear::LinearShape;
 
-/// A weight in the type that a product takes it in.
+/// A weight in the type that the product needs.
 pub(crate) enum Weight<'a> {
     Given(View<'a>),
     Cast(Array),
@@ -55,7 +55,7 @@ pub(crate) fn backward_x(shape: LinearShape, weight: &View<'_>, grad_y: &View<'_
     Ok(grad_x)
 }
 
-/// Writes the gradient of x, or adds it to what is there; nothing else may read or write `grad_x` meanwhile.
+/// Writes the gradient of x or adds it to `grad_x`, which nothing else may access meanwhile.
 pub(crate) fn x_product(
     shape: LinearShape,
     weight: &View<'_>,
@@ -80,7 +80,7 @@ pub(crate) fn backward_weight(shape: LinearShape, x: &View<'_>, grad_y: &View<'_
     Ok(grad_weight)
 }
 
-/// Writes the gradient of the weight, or adds it to what is there; nothing else may read or write it meanwhile.
+/// Writes the gradient of the weight or adds it to what is there; nothing else may access it meanwhile.
 pub(crate) fn weight_product(
     shape: LinearShape,
     x: &View<'_>,

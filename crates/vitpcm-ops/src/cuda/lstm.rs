@@ -1,4 +1,4 @@
-//! The HV-BiLSTM: input projections of all directions as one product, then a product and a kernel a step.
+//! The HV-BiLSTM: one product for the input projections of all directions, then a product and a kernel per step.
 
 use candle_core::{DType, Result};
 
@@ -20,13 +20,13 @@ pub(crate) struct Parameters<'a> {
     pub(crate) bias: View<'a>,
 }
 
-/// What backward needs of a forward pass.
+/// State of a forward pass for backward.
 pub(crate) struct Activations {
     gates: Array,
     cells: Array,
 }
 
-/// The gradients that were asked for.
+/// The requested gradients.
 pub(crate) struct Gradients {
     pub(crate) grid: Array,
     pub(crate) input: Array,
@@ -35,7 +35,7 @@ pub(crate) struct Gradients {
     pub(crate) bias: Array,
 }
 
-/// Directions that walk together: all four on a square grid.
+/// Directions that step together: all four on a square grid.
 struct Walk {
     shape: GridShape,
     first_direction: usize,
@@ -71,7 +71,7 @@ impl Walk {
         self.num_directions * self.sequences * self.shape.units
     }
 
-    /// This walk's recurrent weights, `[4·U, U]` a direction.
+    /// The recurrent weights of these directions, `[4·U, U]` each.
     fn recurrent(&self, parameters: &Parameters<'_>) -> Matrix {
         let (units, len) = (self.shape.units, self.shape.recurrent_len());
         let view = parameters.recurrent.skip(self.first_direction * len);
@@ -93,7 +93,7 @@ impl From<Products> for Rounding {
     }
 }
 
-/// The hidden states, and what backward needs.
+/// The hidden states, and the state for backward.
 pub(crate) fn forward(
     shape: GridShape,
     products: Products,
@@ -141,7 +141,7 @@ pub(crate) fn forward(
                 Argument::Pointer(hidden_now.pointer),
                 walk.argument(step),
             ];
-            // SAFETY: gates and states are those of the grid, the others those of the walk.
+            // SAFETY: gates and states have the grid's sizes, the others those of the walk.
             unsafe { launch(device, LSTM, "lstm_step", Threads::each(walk.states()), &arguments) }?;
         }
     }
@@ -201,14 +201,14 @@ pub(crate) fn backward(
         Argument::Pointer(before.pointer),
         Walk::all(shape)[0].argument(0),
     ];
-    // SAFETY: both are the grid's states.
+    // SAFETY: both have the size of the grid's states.
     unsafe { launch(device, LSTM, "hidden_before", Threads::each(shape.states_len()), &arguments) }?;
     let recurrent = Array::new(device, DType::F32, DIRECTIONS * shape.recurrent_len())?;
     let product = Product { batch: DIRECTIONS, rounding, ..Product::new(4 * units, units, shape.cells()) };
     let gates_of_direction = Matrix::new(grad_gates.pointer, DType::F32, all_gates).batched(4 * units);
     let before_of_direction = Matrix::new(before.pointer, DType::F32, DIRECTIONS * units).batched(units);
     let to = Matrix::new(recurrent.pointer, DType::F32, units).batched(shape.recurrent_len());
-    // SAFETY: directions lie side by side in every cell's row of gates and of states.
+    // SAFETY: directions are adjacent in every cell's row of gates and of states.
     unsafe { gemm(device, product, gates_of_direction.transposed(), before_of_direction, to) }?;
     let bias = column_sums(&grad_gates.view(), all_gates)?;
 

@@ -28,7 +28,7 @@ pub(crate) fn forward(shape: PoolShape, x: &View<'_>) -> Result<Array> {
     let mut arguments = vec![Argument::Pointer(x.pointer), Argument::Pointer(pooled.pointer)];
     arguments.extend(sizes(shape, count));
     let name = kernel_for("max_pool", x.dtype);
-    // SAFETY: x is whole images of the sizes given, `pooled` has `count` elements.
+    // SAFETY: x is whole images of the given sizes, `pooled` has `count` elements.
     unsafe { launch(&x.device, MAX_POOL, &name, Threads::striding(count), &arguments) }?;
     Ok(pooled)
 }
@@ -50,8 +50,8 @@ pub(crate) fn backward(
     ];
     arguments.extend(sizes(shape, x.len));
     let name = kernel_for("max_pool_backward", x.dtype);
-    // SAFETY: x and its gradient are whole images of the sizes given, `pooled` and its gradient what `forward` makes of
-    // them.
+    // SAFETY: x and its gradient are whole images of the given sizes, `pooled` and its gradient have the size of
+    // `forward`'s result.
     unsafe { launch(&x.device, MAX_POOL, &name, Threads::striding(x.len), &arguments) }?;
     Ok(grad_x)
 }

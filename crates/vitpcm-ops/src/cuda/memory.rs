@@ -1,4 +1,4 @@
-//! GPU memory as kernels see it: what they read of tensors, and what they write.
+//! GPU memory for kernels: read-only views of tensors, and arrays to write.
 
 use std::marker::PhantomData;
 
@@ -9,13 +9,13 @@ use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, Shape, Storage, Tensor, bail};
 use half::bf16;
 
-/// Whether our CUDA kernels can take these tensors.
+/// Whether our CUDA kernels support these tensors.
 pub(crate) fn run_on_cuda(tensors: &[&Tensor]) -> bool {
     let is_float = |tensor: &&Tensor| matches!(tensor.dtype(), DType::F32 | DType::BF16);
     tensors.iter().all(|tensor| tensor.device().is_cuda() && is_float(tensor))
 }
 
-/// Contiguous values on a GPU, to be read.
+/// Contiguous read-only values on a GPU.
 #[derive(Clone)]
 pub(crate) struct View<'a> {
     pub(crate) pointer: u64,
@@ -60,13 +60,13 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The part of it from element `start` on.
+    /// The part from element `start` on.
     pub(crate) fn skip(&self, start: usize) -> Self {
         let pointer = self.pointer + (start * self.dtype.size_in_bytes()) as u64;
         Self { pointer, len: self.len - start, ..self.clone() }
     }
 
-    /// Refuses values of another type.
+    /// Checks the element type.
     pub(crate) fn expect(self, dtype: DType) -> Result<Self> {
         if self.dtype != dtype {
             bail!("a CUDA kernel was given {:?}, expected {dtype:?}", self.dtype);
@@ -83,11 +83,11 @@ pub(crate) struct Array {
 }
 
 impl Array {
-    /// Memory for a kernel's output; kernels write every element before anything reads it.
+    /// Uninitialised memory for a kernel's output; kernels write every element before anything reads it.
     pub(crate) fn new(device: &CudaDevice, dtype: DType, len: usize) -> Result<Self> {
-        // An allocation of no bytes is an error to CUDA.
+        // CUDA refuses empty allocations.
         let room = len.max(1);
-        // SAFETY: every bit pattern is a number, and memory is written before it is read (see above).
+        // SAFETY: every bit pattern is a valid number, and memory is written before it is read (see above).
         let storage = unsafe {
             match dtype {
                 DType::F32 => CudaStorage::wrap_cuda_slice(device.alloc::<f32>(room)?, device.clone()),

@@ -1,6 +1,5 @@
-//! The operations on NVIDIA GPUs: our kernels (`cuda/*.cu`) and cuBLAS's products over candle's memory, each on the
-//! stream of the tensors' device. Values are f32 or bf16, arithmetic is f32. Nothing here knows of gradients' graphs:
-//! that is left to the custom operations.
+//! The operations on NVIDIA GPUs: our kernels (`cuda/*.cu`) and cuBLAS products on candle's memory, on the stream of
+//! the tensors' device. Values are f32 or bf16, arithmetic is f32. Autograd is left to the custom operations.
 
 pub(crate) mod adam;
 pub(crate) mod attention;

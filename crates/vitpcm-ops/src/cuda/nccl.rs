@@ -1,6 +1,5 @@
-//! NCCL: sums over the GPUs of several processes, from GPU to GPU. The library is looked for when it is first wanted, so
-//! that a program built with CUDA runs where there is none. Who the processes are, and how the id travels between them, is
-//! left to the caller.
+//! NCCL: sums over the GPUs of several processes. The library is loaded on first use, so that a program built with CUDA
+//! runs without it. Launching the processes and passing the id between them is left to the caller.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
@@ -16,7 +15,7 @@ const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 const FLOAT32: c_int = 7;
 const SUM: c_int = 0;
 
-/// Whoever has it may join the group that the first rank founds with it.
+/// Id of a group, created by the first rank; processes that have it can join.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct NcclId([u8; 128]);
@@ -26,7 +25,7 @@ type InitRank = unsafe extern "C" fn(*mut Communicator, c_int, NcclId, c_int) ->
 type AllReduce =
     unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Communicator, *mut c_void) -> c_int;
 
-/// The functions that we call.
+/// The functions in use.
 struct Functions {
     get_version: unsafe extern "C" fn(*mut c_int) -> c_int,
     get_unique_id: unsafe extern "C" fn(*mut NcclId) -> c_int,
@@ -36,24 +35,24 @@ struct Functions {
     group_end: unsafe extern "C" fn() -> c_int,
     abort: unsafe extern "C" fn(Communicator) -> c_int,
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
-    /// The functions live as long as it does.
+    /// Keeps the functions alive.
     _library: Library,
 }
 
-/// The library, found and loaded.
+/// The loaded library.
 pub struct Nccl {
     functions: Functions,
 }
 
 impl Nccl {
-    /// Looks for it where the dynamic linker looks.
+    /// Loads it from the dynamic linker's search path.
     pub fn load() -> Result<Self> {
-        // SAFETY: NVIDIA's library does nothing when it is loaded but set up its own state.
+        // SAFETY: loading NVIDIA's library only sets up its own state.
         let library = NAMES.into_iter().find_map(|name| unsafe { Library::new(name) }.ok());
         let Some(library) = library else { bail!("{} is not found", NAMES[0]) };
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the types of the fields are those of nccl.h, the same in all of its versions 2.
+                // SAFETY: the fields have the types of nccl.h, which are the same in all 2.x versions.
                 match unsafe { library.get($name) } {
                     Ok(function) => *function,
                     Err(error) => bail!("{}: {error}", NAMES[0]),
@@ -74,7 +73,7 @@ impl Nccl {
         Ok(Self { functions })
     }
 
-    /// As people write it: 2.28.3.
+    /// For example 2.28.3.
     pub fn version(&self) -> String {
         let mut version = 0;
         // SAFETY: it writes one int.
@@ -90,7 +89,7 @@ impl Nccl {
         Ok(id)
     }
 
-    /// Joins a group of `size` with this device; waits for all others.
+    /// Joins a group of `size` with this device; blocks until all others have joined.
     pub fn join(self, id: NcclId, rank: usize, size: usize, device: &Device) -> Result<NcclGroup> {
         let Device::Cuda(cuda) = device else { bail!("NCCL connects NVIDIA GPUs") };
         cuda.cuda_stream().context().bind_to_thread().map_err(candle_core::Error::wrap)?;
@@ -113,30 +112,30 @@ impl Nccl {
 }
 
 impl NcclId {
-    /// To send it.
+    /// The bytes to send.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// As it was sent; nothing if it has another length.
+    /// The id from received bytes; `None` if the length is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(NcclId)
     }
 }
 
-/// GPUs that add up together.
+/// A group of GPUs for collective sums.
 pub struct NcclGroup {
     nccl: Nccl,
     communicator: Communicator,
     device: Device,
 }
 
-// SAFETY: a communicator may be used from any thread, by one at a time; `all_reduce` takes it exclusively.
+// SAFETY: a communicator may be used from any thread, one at a time; `all_reduce` takes it exclusively.
 unsafe impl Send for NcclGroup {}
 
 impl NcclGroup {
-    /// Replaces each tensor by its sum over the group, all in one go. Contiguous tensors of f32 that nothing else
-    /// reads, in the same order everywhere.
+    /// Replaces each tensor by its sum over the group, in one launch. The tensors are contiguous f32, nothing else
+    /// reads them, and their order is the same on all ranks.
     pub fn sum_in_place(&mut self, tensors: &[Tensor]) -> Result<()> {
         let Device::Cuda(cuda) = &self.device else { bail!("NCCL connects NVIDIA GPUs") };
         let views = tensors.iter().map(|tensor| View::of(tensor)?.expect(DType::F32));
@@ -148,8 +147,8 @@ impl NcclGroup {
         let mut result = Ok(());
         for view in &views {
             let values = view.pointer as *mut c_void;
-            // SAFETY: `len` numbers are there, on the stream's device; whatever made them is before this on the same
-            // stream, and whoever reads them is behind it.
+            // SAFETY: `len` numbers are there, on the stream's device; their producers run before this and their
+            // readers after it on the same stream.
             let code = unsafe {
                 (functions.all_reduce)(values, values, view.len, FLOAT32, SUM, self.communicator, stream)
             };
@@ -167,8 +166,8 @@ impl NcclGroup {
 
 impl Drop for NcclGroup {
     fn drop(&mut self) {
-        // Not `ncclCommDestroy`, which waits for ranks that may have failed.
-        // SAFETY: nothing uses the communicator any more.
+        // Not `ncclCommDestroy`, which waits for ranks that may have failed. SAFETY: nothing uses the communicator
+        // after this.
         unsafe { (self.nccl.functions.abort)(self.communicator) };
     }
 }

@@ -1,4 +1,4 @@
-//! Sums over a pixel's neighbours.
+//! Sums over a pixel's 3×3 neighbours.
 
 use candle_core::{DType, Result};
 
@@ -23,7 +23,7 @@ pub(crate) fn forward(shape: &NeighbourShape<'_>, products: &View<'_>) -> Result
     let sums = Array::new(&products.device, DType::F32, count)?;
     let arguments = arguments(shape, [products.pointer, sums.pointer], count);
     let name = kernel_for("neighbour_sums", products.dtype);
-    // SAFETY: the products are whole images of the sizes given, the sums as many pixels.
+    // SAFETY: the products are whole images of the given sizes, the sums have as many pixels.
     unsafe { launch(&products.device, NEIGHBOUR_SUMS, &name, Threads::striding(count), &arguments) }?;
     Ok(sums)
 }

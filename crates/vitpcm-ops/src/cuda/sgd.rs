@@ -21,7 +21,7 @@ pub(crate) fn sgd_step(weight: &Tensor, velocity: &Tensor, gradient: &Tensor, st
         Argument::Float(step.momentum),
         Argument::Float(step.weight_decay),
     ];
-    // SAFETY: all three have the length that the kernel is told. The first two are written though candle lends them for
-    // reading: everything that reads them is behind this launch on the same stream or has been before it.
+    // SAFETY: all three have the length passed to the kernel. The first two are written although candle lends them for
+    // reading: all readers run before or after this launch on the same stream.
     unsafe { launch(&weight.device, ELEMENTWISE, "sgd", Threads::striding(weight.len), &arguments) }
 }

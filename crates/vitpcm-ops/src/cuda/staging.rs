@@ -1,4 +1,4 @@
-//! Page-locked memory through which tensors go to the GPU while both sides work on.
+//! Page-locked staging buffers for asynchronous uploads to the GPU.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,19 +9,19 @@ use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, CudaDevice, CudaStorage, Result, Storage, Tensor};
 use rayon::prelude::*;
 
-/// Buffers of each length: one is filled while the other may still be on its way.
+/// Buffers per length: one is filled while the other is being copied.
 const BUFFERS: usize = 2;
-/// Numbers that a thread copies at a time.
+/// Numbers copied per task.
 const PIECE: usize = 1 << 18;
 
-/// Buffers, by how many numbers they hold.
+/// Buffers by length.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
     buffers: HashMap<usize, VecDeque<Buffer>>,
 }
 
-/// Page-locked memory, and when the last copy out of it is done. The event is ours: cudarc's own is recorded only where
-/// it keeps several streams in order, which [`super::open_cuda`] turns off.
+/// Page-locked memory, and an event for the end of the last copy from it. The event is our own: cudarc records its
+/// events only with several streams, which [`super::open_cuda`] turns off.
 #[derive(Debug)]
 struct Buffer {
     memory: PinnedHostSlice<f32>,
@@ -31,9 +31,9 @@ struct Buffer {
 impl Buffer {
     fn new(len: usize, stream: &CudaStream) -> Result<Self> {
         let context = stream.context();
-        // SAFETY: all of it is written before anything reads it, in `Staging::upload`.
+        // SAFETY: `Staging::upload` writes all of it before anything reads it.
         let memory = unsafe { context.alloc_pinned(len) }.w()?;
-        // Who waits for it sleeps.
+        // Waiting threads sleep.
         let copied = context.new_event(Some(CUevent_flags::CU_EVENT_BLOCKING_SYNC)).w()?;
         Ok(Self { memory, copied })
     }
@@ -41,13 +41,13 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // A copy may still be waiting for its turn. Where the GPU has failed, nothing reads the memory any more.
+        // A copy may still be pending. If the GPU has failed, nothing reads the memory any more.
         let _ = self.copied.synchronize();
     }
 }
 
 impl Staging {
-    /// The tensor on the GPU, or nothing where it does not lie in one piece of f32 on the CPU.
+    /// The tensor on the GPU; `None` if it is not contiguous f32 on the CPU.
     pub(crate) fn upload(&mut self, tensor: &Tensor, device: &CudaDevice) -> Result<Option<Tensor>> {
         let (storage, layout) = tensor.storage_and_layout();
         let (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) =
@@ -65,7 +65,7 @@ impl Staging {
             0..BUFFERS => Buffer::new(values.len(), &stream)?,
             _ => buffers.pop_front().expect("there are some"),
         };
-        // Until the copy out of this buffer is done that was asked for before the last.
+        // Waits for the previous copy from this buffer.
         buffer.copied.synchronize().w()?;
         let staged = buffer.memory.as_mut_slice().w()?;
         let pieces = staged.par_chunks_mut(PIECE).zip(values.par_chunks(PIECE));
