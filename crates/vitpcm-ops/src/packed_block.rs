@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor, bail};
 
 use crate::cpu::bf16;
 use crate::cpu::block::{Block, Layer, Norm, PackedNumbers};
-use crate::cpu::int8::DotPath;
+use crate::cpu::byte_dots::DotPath;
 use crate::cpu::simd::SimdPath;
 use crate::tensors::{Floats, output, run_on_cpu, tensor};
 use crate::transformer_block::{Affine, BlockWeights};

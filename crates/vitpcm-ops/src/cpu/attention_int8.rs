@@ -5,8 +5,9 @@
 use rayon::prelude::*;
 
 use super::attention::{AttentionShape, copy_scaled, largest};
+use super::byte_dots::{DotPath, DotTile, GROUP, TILE_ROWS, WIDTH};
 use super::elementary::exp2;
-use super::int8::{DotPath, DotTile, GROUP, QuantisedRows, TILE_ROWS, WIDTH};
+use super::int8::QuantisedRows;
 use super::matmul::Matrix;
 use super::scratch::{Scratch, bytes_of, bytes_of_mut};
 use super::shared_target::SharedTarget;

@@ -6,6 +6,7 @@ pub(crate) mod attention_backward;
 pub(crate) mod attention_int8;
 pub(crate) mod bf16;
 pub(crate) mod block;
+pub(crate) mod byte_dots;
 pub(crate) mod conv;
 pub(crate) mod cross_entropy;
 pub(crate) mod depthwise;
