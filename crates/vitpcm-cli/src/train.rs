@@ -18,18 +18,18 @@ use crate::outcome::{Outcome, usage};
 use crate::output;
 use crate::session::{Role, Session};
 use crate::train_report::{State, TrainReport};
-use anyhow::{Context, anyhow, bail};
+use anyhow::{anyhow, bail};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::SyncSender;
 use vitpcm_data::{
     Dataset, ImageLimits, InputGrid, LEAST_IMAGES, choose_held_out, describe_images, tag_warnings,
 };
-use vitpcm_masks::{mask_files, text_file};
+use vitpcm_masks::mask_files;
 use vitpcm_nets::BackboneConfig;
 use vitpcm_train::{
-    Ending, EtTarget, InitialBackbone, LocalisationKind, Preset, Start, TrainConfig, TrainData, TrainError,
-    TrainJob, TrainOutcome, has_saved_state, read_held_out,
+    Ending, EtTarget, Event, InitialBackbone, LocalisationKind, Preset, Settings, Start, TrainConfig,
+    TrainData, TrainJob, TrainOutcome, has_saved_state, read_held_out,
 };
 
 /// The options as typed.
@@ -167,14 +167,7 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
         None => String::new(),
     };
     match outcome.ending {
-        Ending::Interrupted => {
-            session.messages.note(format!(
-                "stopped after step {}, state saved; the same command with --resume continues. The model so far: {}",
-                outcome.steps,
-                model.display()
-            ));
-            return Ok(Outcome::Interrupted);
-        }
+        Ending::Interrupted => return Ok(live_run::stopped(outcome.steps, &model, &session.messages)),
         Ending::OutOfPatience => {
             session.messages.note("early stopping: validation did not improve for schedule.patience epochs");
         }
@@ -268,13 +261,9 @@ fn resolve(
     localisation: LocalisationKind,
     session: &Session,
 ) -> anyhow::Result<(TrainConfig, InitialBackbone)> {
-    let stored = args.out.join("config.toml");
-    let (mut config, backbone) = if args.resuming.resume && has_saved_state(&args.out) {
-        let text = text_file::read(&stored).with_context(|| format!("{}", stored.display()))?;
-        let config = TrainConfig::from_toml(&text).with_context(|| format!("{}", stored.display()));
-        (config.map_err(usage)?, InitialBackbone::Scratch)
-    } else {
-        initial(args, localisation, session)?
+    let (mut config, backbone) = match args.resuming.stored_settings(&args.out)? {
+        Some(config) => (config, InitialBackbone::Scratch),
+        None => initial(args, localisation, session)?,
     };
     if let Some(epochs) = args.epochs {
         config.schedule.epochs = epochs;
@@ -284,9 +273,7 @@ fn resolve(
         config.schedule.effective_batch = config.schedule.effective_batch.max(batch);
     }
     let weights = config.model.weights.clone();
-    for assignment in &args.set {
-        config = config.with(assignment).map_err(usage)?;
-    }
+    config = live_run::with_changes(config, &args.set)?;
     check_start(&config, weights.as_deref(), &backbone).map_err(usage)?;
     config.check().map_err(usage)?;
     Ok((config, backbone))
@@ -360,33 +347,16 @@ fn provenance(args: &Args) -> std::collections::BTreeMap<String, String> {
     known.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Trains on a separate thread, so that this one can listen to it and to Ctrl-C.
+/// Trains, and shows how it goes. Also how many inputs were left out.
 pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOutcome, usize)> {
-    let interrupt = Interrupt::listen();
     let stop = AtomicBool::new(false);
-    let (sender, receiver) = sync_channel(live_run::UNHEARD);
     let report = session.ranks.is_first().then(|| TrainReport::new(job, &session.invocation));
     let mut display = Display::new(&session.messages, &job.data, report);
-    let result = std::thread::scope(|scope| {
-        let trainer = scope.spawn(|| {
-            let sender = sender; // dropped with the thread: that ends the listening
-            vitpcm_train::train(job, session.ranks, &sender, &stop)
-        });
-        display.listen(&receiver, &interrupt, &stop);
-        trainer.join().map_err(|_| anyhow!("a bug stopped the training; please report it"))
-    })?;
-    if let Ok(outcome) = &result {
+    let train = |events: &SyncSender<Event>| vitpcm_train::train(job, session.ranks, events, &stop);
+    let outcome = live_run::run(&Interrupt::listen(), &stop, |event| display.show(event), train);
+    if let Ok(outcome) = &outcome {
         display.write_report(State::Ended(outcome.ending));
     }
-    display.bar.finish_and_clear();
-    match result {
-        Ok(outcome) => Ok((outcome, display.num_warnings)),
-        Err(
-            error @ (TrainError::Config(_)
-            | TrainError::RunFolder { .. }
-            | TrainError::Ranks(_)
-            | TrainError::Locked(_)),
-        ) => Err(usage(error)),
-        Err(error) => Err(error.into()),
-    }
+    display.live.bar.finish_and_clear();
+    Ok((outcome?, display.live.num_warnings))
 }

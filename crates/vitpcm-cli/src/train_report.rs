@@ -10,7 +10,7 @@ use crate::verdict::{MeasuredOn, Verdict};
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 use vitpcm::Review;
-use vitpcm_train::{Ending, RunSummary, TrainJob};
+use vitpcm_train::{Ending, RunSummary, Settings, TrainJob};
 
 /// Reviews of the last validation, below the run folder.
 const REVIEWS: &str = ".report/validation.jsonl";

@@ -6,28 +6,25 @@ use crate::compared_masks::read_names;
 use crate::counting::{counted, images};
 use crate::crf_options::CrfOptions;
 use crate::interrupt::Interrupt;
-use crate::live_run::{self, Heard, LINE_EVERY, Resuming, duration};
+use crate::live_run::{self, LiveRun, Resuming};
 use crate::mask_place;
 use crate::model_path::{self, MODEL_FILE};
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output::{self, Messages};
 use crate::session::Session;
-use anyhow::{Context, anyhow, bail};
-use indicatif::ProgressBar;
+use anyhow::{anyhow, bail};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Instant;
 use vitpcm::{Device, Segmenter, SegmenterOptions};
 use vitpcm_data::{MaskPairing, MaskedImage};
-use vitpcm_masks::{Classes, Scores, text_file};
+use vitpcm_masks::{Classes, Scores};
 use vitpcm_nets::{BackboneConfig, PretrainedBackbone, ResNetVariant};
 use vitpcm_train::{
-    Ending, ScoreOptions, TrainError, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob, VerifyOutcome,
-    has_saved_state, score_segmenter, verify as train_on_masks,
+    Ending, Event, InitialBackbone, ScoreOptions, Settings, TrainOutcome, VerifyConfig, VerifyJob,
+    score_segmenter, verify as train_on_masks,
 };
 
 #[derive(clap::Args)]
@@ -154,15 +151,10 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let interrupt = Interrupt::listen();
     let stop = AtomicBool::new(false);
     let (outcome, num_warnings) = train(&job, &session.messages, &interrupt, &stop)?;
-    if outcome.ending == Ending::Interrupted {
-        session.messages.note(format!(
-            "stopped after step {}, state saved; the same command with --resume continues. The model so far: {}",
-            outcome.steps,
-            args.out.join(MODEL_FILE).display()
-        ));
-        return Ok(Outcome::Interrupted);
-    }
     let model = args.out.join(MODEL_FILE);
+    if outcome.ending == Ending::Interrupted {
+        return Ok(live_run::stopped(outcome.steps, &model, &session.messages));
+    }
     if job.validation.is_empty() {
         session.messages.note("no image to score on has a true mask");
         output::result(&format!("{}\n", model.display()))?;
@@ -249,14 +241,10 @@ fn resolve(
     args: &Args,
     num_images: usize,
     session: &Session,
-) -> anyhow::Result<(VerifyConfig, VerifyBackbone)> {
-    let stored = args.out.join("config.toml");
-    let (mut config, backbone) = if args.resuming.resume && has_saved_state(&args.out) {
-        let text = text_file::read(&stored).with_context(|| format!("{}", stored.display()))?;
-        let config = VerifyConfig::from_toml(&text).with_context(|| format!("{}", stored.display()));
-        (config.map_err(usage)?, VerifyBackbone::Scratch)
-    } else {
-        initial(args, session)?
+) -> anyhow::Result<(VerifyConfig, InitialBackbone)> {
+    let (mut config, backbone) = match args.resuming.stored_settings(&args.out)? {
+        Some(config) => (config, InitialBackbone::Scratch),
+        None => initial(args, session)?,
     };
     if let Some(batch) = args.batch {
         config.schedule.batch = batch;
@@ -267,9 +255,7 @@ fn resolve(
     if let Some(steps) = args.steps {
         config.schedule.steps = steps;
     }
-    for assignment in &args.set {
-        config = config.with(assignment).map_err(usage)?;
-    }
+    config = live_run::with_changes(config, &args.set)?;
     if let Some(epochs) = args.epochs {
         config.schedule.steps =
             epochs.saturating_mul((num_images / config.schedule.batch.max(1)).max(1) as u64);
@@ -278,7 +264,7 @@ fn resolve(
     Ok((config, backbone))
 }
 
-fn initial(args: &Args, session: &Session) -> anyhow::Result<(VerifyConfig, VerifyBackbone)> {
+fn initial(args: &Args, session: &Session) -> anyhow::Result<(VerifyConfig, InitialBackbone)> {
     let variant = args.backbone.as_deref().map(ResNetVariant::named).transpose().map_err(usage)?;
     let mut config = VerifyConfig { seed: session.seed, ..VerifyConfig::default() };
     let Some(weights) = &args.weights else {
@@ -289,18 +275,17 @@ fn initial(args: &Args, session: &Session) -> anyhow::Result<(VerifyConfig, Veri
             "no --weights: {} starts from random weights; ImageNet weights are usual",
             config.model.backbone
         ));
-        return Ok((config.from_scratch(), VerifyBackbone::Scratch));
+        return Ok((config.from_scratch(), InitialBackbone::Scratch));
     };
     let expected = variant.map(|variant| variant.name);
     let imported = PretrainedBackbone::import(weights, expected, &Device::Cpu).map_err(usage)?;
     let (path, name) = (weights.display(), imported.config.name());
-    let BackboneConfig::ResNet(resnet) = imported.config else {
+    if !matches!(imported.config, BackboneConfig::ResNet(_)) {
         return Err(usage(anyhow!("{path}: weights of {name}; expected those of a ResNet")));
-    };
+    }
     config.model.backbone = name.to_owned();
     session.messages.note(format!("{path}: {name} ({})", imported.naming));
-    let PretrainedBackbone { normalisation, parameters, .. } = imported;
-    Ok((config, VerifyBackbone::Weights { config: resnet, normalisation, parameters }))
+    Ok((config, InitialBackbone::Weights(Box::new(imported))))
 }
 
 fn provenance(args: &Args) -> BTreeMap<String, String> {
@@ -314,32 +299,39 @@ fn provenance(args: &Args) -> BTreeMap<String, String> {
     known.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Trains on a separate thread, so that this one can listen to it and to Ctrl-C. Also returns how many inputs were left
-/// out.
+/// Trains, and shows how it goes. Also how many inputs were left out.
 fn train(
     job: &VerifyJob,
     messages: &Messages,
     interrupt: &Interrupt,
     stop: &AtomicBool,
-) -> anyhow::Result<(VerifyOutcome, usize)> {
-    let (sender, receiver) = sync_channel(live_run::UNHEARD);
-    let mut display = Display::new(messages);
-    let result = std::thread::scope(|scope| {
-        let trainer = scope.spawn(|| {
-            let sender = sender; // dropped with the thread: that ends the listening
-            train_on_masks(job, &sender, stop)
-        });
-        display.listen(&receiver, interrupt, stop);
-        trainer.join().map_err(|_| anyhow!("a bug stopped the training; please report it"))
-    })?;
-    display.bar.finish_and_clear();
-    match result {
-        Ok(outcome) => Ok((outcome, display.num_warnings)),
-        Err(error @ (TrainError::Config(_) | TrainError::RunFolder { .. } | TrainError::Locked(_))) => {
-            Err(usage(error))
+) -> anyhow::Result<(TrainOutcome, usize)> {
+    let mut live = LiveRun::new(messages);
+    let num_steps = job.config.schedule.steps;
+    let show = |event: Event| match event {
+        Event::Note(text) => live.say(text),
+        Event::Warning(text) => live.warn(text),
+        Event::Started(run) => {
+            let (num_images, num_validation) = (images(run.num_images), images(run.num_validation_images));
+            let beginning =
+                format!("learning from {num_images} with masks; {num_validation} to score on meanwhile");
+            let millions = run.num_parameters as f64 / 1e6;
+            live.start(&run, &beginning, &format!("{millions:.2} million parameters"));
         }
-        Err(error) => Err(error.into()),
-    }
+        Event::Step { row, seconds_left } => {
+            let where_we_are = format!("epoch {}, step {} of {num_steps}", row.epoch, row.step);
+            live.show_step(&row, seconds_left, &where_we_are, "");
+        }
+        Event::Validated { step, validation: Some(validation), .. } => {
+            let miou = validation.miou.map_or("–".to_owned(), |miou| format!("{miou:.2} %"));
+            let on = images(validation.num_images);
+            live.say(format!("step {step}: masks {miou} right (mIoU) on {on}, one scale, no tags"));
+        }
+        Event::Validated { .. } => {}
+    };
+    let outcome = live_run::run(interrupt, stop, show, |events| train_on_masks(job, events, stop));
+    live.bar.finish_and_clear();
+    Ok((outcome?, live.num_warnings))
 }
 
 /// Scores the final network on all images with true masks, at several scales with flips, and after the CRF if
@@ -403,93 +395,4 @@ fn score(
     output::write_file(&args.out.join("scores.json"), json.as_bytes())?;
     output::json_or_text(args.json.as_deref(), &report, &text)?;
     Ok(Some(num_failed))
-}
-
-/// The display of a run: a few live lines on a terminal, plain lines elsewhere.
-struct Display<'a> {
-    messages: &'a Messages,
-    bar: ProgressBar,
-    num_steps: u64,
-    num_warnings: usize,
-    last_line: Instant,
-}
-
-impl<'a> Display<'a> {
-    fn new(messages: &'a Messages) -> Self {
-        let bar = live_run::steps_bar(messages);
-        Display { messages, bar, num_steps: 0, num_warnings: 0, last_line: Instant::now() }
-    }
-
-    fn listen(&mut self, receiver: &Receiver<VerifyEvent>, interrupt: &Interrupt, stop: &AtomicBool) {
-        live_run::listen(receiver, interrupt, stop, |heard| match heard {
-            Heard::Event(event) => self.show(event),
-            Heard::Stopping(text) => self.say(text),
-        });
-    }
-
-    fn say(&self, text: impl std::fmt::Display) {
-        self.bar.suspend(|| self.messages.note(text));
-    }
-
-    fn show(&mut self, event: VerifyEvent) {
-        match event {
-            VerifyEvent::Note(text) => self.say(text),
-            VerifyEvent::Warning(text) => {
-                self.num_warnings += 1;
-                self.bar.suspend(|| self.messages.failure(text));
-            }
-            VerifyEvent::Started {
-                steps_before,
-                num_steps,
-                num_images,
-                num_validation_images,
-                num_parameters,
-            } => {
-                self.num_steps = num_steps;
-                self.bar.set_length(num_steps);
-                self.bar.set_position(steps_before);
-                let millions = num_parameters as f64 / 1e6;
-                self.say(format!(
-                    "learning from {} with masks; {} to score on meanwhile",
-                    images(num_images),
-                    images(num_validation_images)
-                ));
-                if self.messages.is_verbose() {
-                    self.say(format!("{millions:.2} million parameters"));
-                }
-                if steps_before > 0 {
-                    self.say(format!("continuing after step {steps_before}"));
-                }
-            }
-            VerifyEvent::Step { row, seconds_left } => {
-                let where_we_are = format!("epoch {}, step {} of {}", row.epoch, row.step, self.num_steps);
-                let rate = match self.messages.is_verbose() {
-                    true => format!(", rate {:.2e}", row.rate),
-                    false => String::new(),
-                };
-                let loss = format!("loss {:.4}{rate}", row.losses.total());
-                let speed =
-                    format!("{} left, {:.1} images a second", duration(seconds_left), row.images_per_second);
-                if self.bar.is_hidden() {
-                    if self.last_line.elapsed() >= LINE_EVERY {
-                        self.say(format!("{where_we_are}: {speed}, {loss}"));
-                        self.last_line = Instant::now();
-                    }
-                    return;
-                }
-                self.bar.set_position(row.step);
-                self.bar.set_prefix(format!("{where_we_are}: {speed}"));
-                self.bar.set_message(loss);
-            }
-            VerifyEvent::Scored { step, miou, num_images } => {
-                let miou = miou.map_or("–".to_owned(), |miou| format!("{miou:.2} %"));
-                self.say(format!(
-                    "step {step}: masks {miou} right (mIoU) on {}, one scale, no tags",
-                    images(num_images)
-                ));
-                self.last_line = Instant::now();
-            }
-            VerifyEvent::Saved { .. } => {}
-        }
-    }
 }

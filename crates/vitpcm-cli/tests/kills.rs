@@ -14,7 +14,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 use vitpcm_data::Random;
 use vitpcm_nets::{Model, WeightFile};
-use vitpcm_train::check_saved_state;
+use vitpcm_train::{Settings, TrainConfig, check_saved_state};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
@@ -119,7 +119,7 @@ impl Victim {
             self.num_files_checked += 1;
         }
         if let Ok(text) = std::fs::read_to_string(self.out.join("config.toml")) {
-            vitpcm_train::TrainConfig::from_toml(&text).unwrap();
+            TrainConfig::from_toml(&text).unwrap();
         }
     }
 

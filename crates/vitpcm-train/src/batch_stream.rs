@@ -16,13 +16,22 @@ use crate::feature_cache::BatchPlace;
 use crate::shares::Shares;
 
 /// This rank's images of one optimiser step.
-pub(crate) struct StepImages {
+pub(crate) struct StepImages<B> {
     /// In the device's memory; none where no image could be read.
-    pub(crate) batches: Vec<TaggedBatch>,
+    pub(crate) batches: Vec<B>,
+    /// The images in them.
+    pub(crate) names: Vec<String>,
     /// Images that could not be read, and why.
     pub(crate) broken: Vec<String>,
     /// Places of the epoch's order that the step takes on all ranks together.
     pub(crate) num_places: usize,
+}
+
+impl<B> StepImages<B> {
+    /// With no image yet.
+    pub(crate) fn new(num_places: usize) -> Self {
+        Self { batches: Vec::new(), names: Vec::new(), broken: Vec::new(), num_places }
+    }
 }
 
 /// How images become batches.
@@ -46,9 +55,9 @@ impl BatchMaker {
         images: &[TaggedImage],
         places: Range<usize>,
         uploader: &mut Uploader,
-    ) -> Result<StepImages> {
+    ) -> Result<StepImages<TaggedBatch>> {
         let num_places = places.len();
-        let mut step = StepImages { batches: Vec::new(), broken: Vec::new(), num_places };
+        let mut step = StepImages::new(num_places);
         for batch in self.shares.own_batches(num_places) {
             let count = self.shares.batch_places(batch, num_places);
             let (views, broken) = take_images(stream, images, count);
@@ -60,6 +69,7 @@ impl BatchMaker {
                     view_set,
                     first: places.start + self.shares.batch_start(batch),
                 });
+                step.names.extend(made.names.iter().cloned());
                 step.batches.push(made.uploaded(uploader)?);
             }
         }
@@ -73,7 +83,7 @@ pub(crate) fn steps_of_epoch(
     maker: &BatchMaker,
     epoch: u64,
     start: usize,
-) -> Receiver<Result<StepImages>> {
+) -> Receiver<Result<StepImages<TaggedBatch>>> {
     let (sender, receiver) = sync_channel(1);
     let (loader, maker) = (loader.clone(), maker.clone());
     std::thread::spawn(move || {

@@ -1,9 +1,11 @@
 //! Every setting of a training run: meaning, unit and origin of its default, and `key=value` changes by dotted keys.
 //! Unknown keys are errors. The values are left to `presets`.
 
+use std::num::NonZeroUsize;
+
 use serde::{Deserialize, Serialize};
-use vitpcm_data::ColourChange;
 use vitpcm_data::views::{CropStarts, ViewMaker};
+use vitpcm_data::{ColourChange, ImageLimits, LoaderOptions};
 use vitpcm_masks::resampling::Alignment;
 use vitpcm_nets::{BackboneConfig, DropoutRates, Localisation, Normalisation, PatchConditioning, PcmConfig};
 
@@ -11,17 +13,11 @@ use crate::error::Result;
 use crate::setting_bounds::{
     BATCH, Bounds, EPOCHS, MOST_IMAGES, MOST_PICTURES, MOST_RATE, MOST_STEPS, MOST_WEIGHT,
 };
-use crate::settings::{self, RemovedSetting};
+use crate::settings::{RemovedSetting, Settings};
 
 /// The background threshold of class activation maps until validation has chosen one; stays where there are no masks to
 /// validate on.
 const INITIAL_BACKGROUND_THRESHOLD: f32 = 0.3;
-
-/// What earlier versions wrote beside these.
-const REMOVED: [RemovedSetting; 2] = [
-    RemovedSetting { table: "model", key: "pooling", unused: Some("max") },
-    RemovedSetting { table: "model", key: "top_k", unused: None },
-];
 
 /// Where paper and released code differ, a preset settles it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -177,6 +173,20 @@ pub struct LossConfig {
     pub classifier_l2: f64,
 }
 
+/// The released code's.
+impl Default for LossConfig {
+    fn default() -> Self {
+        Self {
+            mce_weight: 1.0,
+            et_weight: 1.0,
+            et_target: EtTarget::Main,
+            et_peak: EtPeak::Crop,
+            mask_weight: 1.0,
+            classifier_l2: 0.01,
+        }
+    }
+}
+
 /// Which map is the target of the equivariance loss. The target has no gradient and no dropout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -304,28 +314,27 @@ pub struct LoaderConfig {
     pub save_minutes: f64,
 }
 
-impl TrainConfig {
-    /// `key=value` with a dotted key (`losses.et_target=none`). The value is TOML; what is not is taken as a word.
-    pub fn with(&self, assignment: &str) -> Result<Self> {
-        let config: Self = settings::with(self, assignment)?;
-        config.check()?;
-        Ok(config)
+impl LoaderConfig {
+    /// The same for a loader, with what is not a setting.
+    pub(crate) fn options(&self, seed: u64, limits: &ImageLimits) -> LoaderOptions {
+        LoaderOptions {
+            seed,
+            threads: NonZeroUsize::new(self.threads),
+            ahead: self.ahead,
+            cache_bytes: self.cache_megabytes.saturating_mul(1 << 20),
+            limits: limits.clone(),
+            pseudo_masks: None,
+        }
     }
+}
 
-    /// Reads settings; a key that is unknown or missing is an error.
-    pub fn from_toml(text: &str) -> Result<Self> {
-        let config: Self = settings::from_toml(text, &REMOVED)?;
-        config.check()?;
-        Ok(config)
-    }
+impl Settings for TrainConfig {
+    const REMOVED: &'static [RemovedSetting] = &[
+        RemovedSetting { table: "model", key: "pooling", unused: Some("max") },
+        RemovedSetting { table: "model", key: "top_k", unused: None },
+    ];
 
-    /// The settings as they are kept with a run.
-    pub fn to_toml(&self) -> Result<String> {
-        settings::to_toml(self)
-    }
-
-    /// Refuses settings that no run can have.
-    pub fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         let Self { model, views, losses, schedule, validation, .. } = self;
         let mut bounds = Bounds::default();
         bounds.within("model.grid", model.grid, 4..=256);
@@ -372,7 +381,9 @@ impl TrainConfig {
         bounds.loader(&self.loader);
         bounds.finish()
     }
+}
 
+impl TrainConfig {
     /// The description of the network, for a backbone and `num_classes` classes with the background.
     pub fn network(&self, backbone: BackboneConfig, num_classes: usize) -> PcmConfig {
         PcmConfig {

@@ -13,6 +13,7 @@ use vitpcm_nets::Normalisation;
 use vitpcm_nets::deeplab::OUTPUT_STRIDE;
 use vitpcm_ops::Uploader;
 
+use crate::batch_stream::StepImages;
 use crate::error::Result;
 
 /// The scales at which the network sees a crop: DeepLabV2's multi-scale training.
@@ -144,16 +145,6 @@ impl CropBatch {
     }
 }
 
-/// The crops of one step.
-pub(crate) struct StepCrops {
-    /// In the device's memory; none where no image could be read.
-    pub(crate) batch: Option<CropBatch>,
-    /// Images that could not be read, and why.
-    pub(crate) broken: Vec<String>,
-    /// Places of the epoch's order that the step takes.
-    pub(crate) num_places: usize,
-}
-
 /// How crops become batches.
 #[derive(Clone)]
 pub(crate) struct CropBatchMaker {
@@ -166,43 +157,51 @@ pub(crate) struct CropBatchMaker {
 }
 
 impl CropBatchMaker {
-    /// Steps of an epoch. Its last images do not form a step where they are fewer than a batch: another epoch has
+    /// Images of a step.
+    fn step_places(&self) -> usize {
+        self.batch.min(self.loader.images().len())
+    }
+
+    /// Images of an epoch. Its last images do not form a step where they are fewer than a batch: another epoch has
     /// others last.
-    pub(crate) fn steps_of_epoch(&self) -> usize {
-        (self.loader.images().len() / self.batch).max(1)
+    pub(crate) fn epoch_places(&self) -> usize {
+        (self.loader.images().len() / self.batch).max(1) * self.step_places()
+    }
+
+    fn step(
+        &self,
+        stream: &mut impl Iterator<Item = LoadedCrop>,
+        uploader: &mut Uploader,
+    ) -> Result<StepImages<CropBatch>> {
+        let mut step = StepImages::new(self.step_places());
+        let mut crops = Vec::with_capacity(step.num_places);
+        for loaded in stream.by_ref().take(step.num_places) {
+            match loaded {
+                LoadedCrop::Crop { index, crop } => {
+                    crops.push((self.loader.images()[index].name.clone(), crop));
+                }
+                LoadedCrop::Broken { reason, .. } => step.broken.push(reason),
+            }
+        }
+        if !crops.is_empty() {
+            let Self { side, normalisation, compare_at, .. } = self;
+            let batch = CropBatch::new(&crops, *side, normalisation, *compare_at, &Device::Cpu)?;
+            step.names = batch.names.clone();
+            step.batches.push(batch.uploaded(uploader)?);
+        }
+        Ok(step)
     }
 
     /// The steps of an epoch from position `start` on. The thread ends when the stream is dropped.
-    pub(crate) fn epoch(&self, epoch: u64, start: usize) -> Receiver<Result<StepCrops>> {
+    pub(crate) fn epoch(&self, epoch: u64, start: usize) -> Receiver<Result<StepImages<CropBatch>>> {
         let (sender, receiver) = sync_channel(AHEAD);
         let maker = self.clone();
         std::thread::spawn(move || {
-            let num_images = maker.loader.images().len();
-            let batch = maker.batch.min(num_images);
-            let num_steps = (maker.steps_of_epoch() * batch).saturating_sub(start).div_ceil(batch);
+            let num_steps = maker.epoch_places().saturating_sub(start).div_ceil(maker.step_places());
             let mut stream = maker.loader.epoch(epoch, start);
             let mut uploader = Uploader::new(&maker.device);
             for _ in 0..num_steps {
-                let mut step = StepCrops { batch: None, broken: Vec::new(), num_places: batch };
-                let mut crops = Vec::with_capacity(batch);
-                for loaded in stream.by_ref().take(batch) {
-                    match loaded {
-                        LoadedCrop::Crop { index, crop } => {
-                            crops.push((maker.loader.images()[index].name.clone(), crop));
-                        }
-                        LoadedCrop::Broken { reason, .. } => step.broken.push(reason),
-                    }
-                }
-                let step = match crops.is_empty() {
-                    true => Ok(step),
-                    false => {
-                        let CropBatchMaker { side, normalisation, compare_at, .. } = &maker;
-                        CropBatch::new(&crops, *side, normalisation, *compare_at, &Device::Cpu)
-                            .and_then(|batch| batch.uploaded(&mut uploader))
-                            .map(|batch| StepCrops { batch: Some(batch), ..step })
-                    }
-                };
-                if sender.send(step).is_err() {
+                if sender.send(maker.step(&mut stream, &mut uploader)).is_err() {
                     return;
                 }
             }

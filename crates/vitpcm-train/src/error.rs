@@ -7,6 +7,8 @@ use vitpcm_data::DataError;
 use vitpcm_masks::{FolderLockError, MaskError};
 use vitpcm_nets::NetsError;
 
+use crate::losses::Losses;
+
 /// An error of a training run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -41,8 +43,8 @@ pub enum TrainError {
     NoImages(String),
     /// The loss is no longer a number. The last saved state is from before this step.
     #[error(
-        "the loss is not finite (L_MCE {mce}, L_ET {et}, L_PM {masks}, L2 {l2}) at step {step} of epoch {epoch}; the batch was {}; \
-         the last saved state is from before it (a smaller schedule.rate may help)",
+        "the loss is not finite ({losses}) at step {step} of epoch {epoch}; the batch was {}; the last saved state is from \
+         before it (a smaller schedule.rate may help)",
         names.join(", ")
     )]
     NotFinite {
@@ -50,28 +52,8 @@ pub enum TrainError {
         epoch: usize,
         /// The step of the whole run, from 1.
         step: u64,
-        /// Multi-label loss.
-        mce: f32,
-        /// Equivariance loss.
-        et: f32,
-        /// Pseudo-mask loss.
-        masks: f32,
-        /// Penalty on the classifier.
-        l2: f32,
-        /// The images of the batch.
-        names: Vec<String>,
-    },
-    /// The verification network's loss is no longer a number. The last saved state is from before this step.
-    #[error(
-        "the loss is {loss} at step {step}; the batch was {}; the last saved state is from before it (a smaller \
-         schedule.rate may help)",
-        names.join(", ")
-    )]
-    VerificationNotFinite {
-        /// The step of the whole run, from 1.
-        step: u64,
-        /// The loss.
-        loss: f32,
+        /// The losses.
+        losses: Losses,
         /// The images of the batch.
         names: Vec<String>,
     },

@@ -18,7 +18,7 @@ use crate::batch::TaggedBatch;
 use crate::config::{TrainConfig, ViewsConfig};
 use crate::error::Result;
 use crate::fingerprint;
-use crate::pcm_loop::TrainJob;
+use crate::pcm_run::TrainJob;
 
 /// Bytes before the numbers: a fingerprint of what they belong to, a checksum, three sizes.
 const HEADER: usize = 8 + 4 + 3 * 4;

@@ -13,7 +13,7 @@ use vitpcm_data::{ImageLimits, read_image};
 
 use crate::begun_with::{self, KnownImage};
 use crate::error::{Result, TrainError};
-use crate::pcm_loop::Start;
+use crate::run_start::Start;
 
 /// How many images a message names.
 const MOST_NAMES: usize = 20;
@@ -62,9 +62,9 @@ fn content_sum(path: &Path) -> io::Result<u32> {
 pub(crate) type FoundImage = (KnownImage, Vec<PathBuf>);
 
 /// Writes the list of the images that a run begins with.
-pub(crate) fn remember(out: &Path, images: Vec<FoundImage>) -> Result<()> {
-    let with_records = |(image, paths): FoundImage| KnownImage { files: records(&paths), ..image };
-    let images: Vec<KnownImage> = images.into_par_iter().map(with_records).collect();
+pub(crate) fn remember(out: &Path, images: &[FoundImage]) -> Result<()> {
+    let with_records = |(image, paths): &FoundImage| KnownImage { files: records(paths), ..image.clone() };
+    let images: Vec<KnownImage> = images.par_iter().map(with_records).collect();
     begun_with::write(out, images.into_iter())
 }
 

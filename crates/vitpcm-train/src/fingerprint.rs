@@ -11,6 +11,11 @@ pub(crate) fn of_bytes(bytes: impl Iterator<Item = u8>) -> u64 {
     })
 }
 
+/// The fingerprint of texts, with a byte between them that none holds.
+pub(crate) fn of_parts<'a>(parts: impl Iterator<Item = &'a [u8]>) -> u64 {
+    of_bytes(parts.flat_map(|part| part.iter().copied().chain([255])))
+}
+
 /// The fingerprint of weights, to the last bit.
 pub(crate) fn of_weights(variables: &[(String, Var)]) -> Result<u64> {
     let mut bytes = Vec::with_capacity(8 * variables.len());

@@ -2,7 +2,7 @@
 //!
 //! [`train`] is the whole of it; [`TrainConfig`] holds every setting. The step takes a [`TaggedBatch`], which has
 //! no mask: weak supervision is guarded by the compiler. [`verify`] trains another network on masks that the first one
-//! made.
+//! made, in the same loop.
 //!
 //! ```
 //! use std::sync::atomic::AtomicBool;
@@ -58,17 +58,16 @@ mod metrics_csv;
 #[cfg(feature = "mpi")]
 mod mpi_ranks;
 pub mod optimiser;
-mod pcm_loop;
+mod pcm_run;
 pub mod pcm_step;
 mod presets;
 mod ranks;
 mod run_files;
+mod run_loop;
 mod run_start;
-mod saved_state;
 mod schedule;
 mod setting_bounds;
 mod settings;
-pub mod sgd;
 mod shares;
 mod state_file;
 mod tensorboard;
@@ -76,28 +75,29 @@ mod threshold_sweep;
 mod train_data;
 mod validation;
 mod verify_config;
-mod verify_loop;
+mod verify_run;
 mod verify_score;
-mod verify_state;
 pub mod verify_step;
 
 pub use batch::{TaggedBatch, TaggedViews};
+pub use checkpoint::check_saved_state;
 pub use config::{
     AdamForm, Conditioning, Decay, EtPeak, EtTarget, LoaderConfig, LocalisationKind, LossConfig, ModelConfig,
     Preset, ScheduleConfig, TrainConfig, Unfreeze, ValidationConfig, ViewsConfig,
 };
 pub use error::{Result, TrainError};
-pub use events::{Event, RunSummary};
+pub use events::{Ending, Event, RunSummary, TrainOutcome};
 pub use metrics_csv::MetricsRow;
-pub use pcm_loop::{Ending, InitialBackbone, Start, TrainJob, TrainOutcome, has_saved_state, train};
+pub use pcm_run::{TrainJob, train};
 pub use ranks::Ranks;
-pub use run_files::{check_run, has_run};
-pub use saved_state::check_saved_state;
+pub use run_files::{check_run, has_run, has_saved_state};
+pub use run_start::{InitialBackbone, Start};
 pub use schedule::Trained;
+pub use settings::{RemovedSetting, Settings};
 pub use train_data::{TrainData, read_held_out};
 pub use validation::{Validation, ValidationImage};
 pub use verify_config::{
     CropsConfig, VerifyConfig, VerifyModelConfig, VerifyScheduleConfig, VerifyValidationConfig,
 };
-pub use verify_loop::{VerifyBackbone, VerifyEvent, VerifyJob, VerifyOutcome, VerifyRow, verify};
+pub use verify_run::{VerifyJob, verify};
 pub use verify_score::{ScoreOptions, VerifyScores, score_segmenter};

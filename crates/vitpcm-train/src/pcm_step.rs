@@ -14,7 +14,7 @@ use crate::batch::TaggedBatch;
 use crate::config::{EtTarget, LossConfig};
 use crate::error::Result;
 use crate::feature_cache::FeatureCache;
-use crate::losses;
+use crate::losses::{self, LossSum, Losses, OF_TAGS};
 use crate::schedule::Trained;
 
 /// The network as it is trained: some parameters are variables, the others constants.
@@ -31,45 +31,6 @@ pub struct PcmStep {
     classifier_weight: Tensor,
     variables: Vec<(String, Var)>,
     features: Option<Arc<FeatureCache>>,
-}
-
-/// The losses of a step, each without its weight, and their weighted sum.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct StepLosses {
-    /// `L_MCE`.
-    pub mce: f32,
-    /// `L_ET`; 0 where it is left out.
-    pub et: f32,
-    /// `L_PM`; 0 where there are no pseudo-masks.
-    pub masks: f32,
-    /// The penalty on the classifier, with its factor.
-    pub l2: f32,
-    /// What is minimised.
-    pub total: f32,
-}
-
-impl StepLosses {
-    /// Whether all of them are numbers.
-    pub fn are_finite(&self) -> bool {
-        [self.mce, self.et, self.masks, self.l2, self.total].iter().all(|loss| loss.is_finite())
-    }
-
-    fn add(&mut self, share: f32, other: &StepLosses) {
-        self.mce += share * other.mce;
-        self.et += share * other.et;
-        self.masks += share * other.masks;
-        self.l2 += share * other.l2;
-        self.total += share * other.total;
-    }
-}
-
-/// The losses of one batch, with their graph.
-struct LossTensors {
-    mce: Tensor,
-    et: Option<Tensor>,
-    masks: Option<Tensor>,
-    l2: Tensor,
-    total: Tensor,
 }
 
 impl PcmStep {
@@ -117,28 +78,20 @@ impl PcmStep {
 
     /// The losses and the gradient of every variable, averaged over all images of all batches: several batches give
     /// the same as one large batch (up to rounding, and to dropout, which draws anew for each).
-    pub fn gradients(
-        &self,
-        batches: &[TaggedBatch],
-        dropout: &mut Dropout,
-    ) -> Result<(StepLosses, Vec<Tensor>)> {
+    pub fn gradients(&self, batches: &[TaggedBatch], dropout: &mut Dropout) -> Result<(Losses, Vec<Tensor>)> {
         vitpcm_ops::on_worker(|| self.accumulated(batches, dropout))
     }
 
-    fn accumulated(
-        &self,
-        batches: &[TaggedBatch],
-        dropout: &mut Dropout,
-    ) -> Result<(StepLosses, Vec<Tensor>)> {
+    fn accumulated(&self, batches: &[TaggedBatch], dropout: &mut Dropout) -> Result<(Losses, Vec<Tensor>)> {
         let num_images: usize = batches.iter().map(TaggedBatch::len).sum();
         let mut sums: Option<Vec<Tensor>> = None;
-        let mut losses = StepLosses::default();
+        let mut losses = Losses::zero(&OF_TAGS);
         for batch in batches {
             dropout.begin_batch();
             let share = batch.len() as f64 / num_images as f64;
             let of_blocks = ParameterGradients::default();
-            let tensors = self.loss_tensors(batch, dropout, &of_blocks)?;
-            let store = (&tensors.total * share)?.backward()?;
+            let sum = self.loss_sum(batch, dropout, &of_blocks)?;
+            let store = (sum.total() * share)?.backward()?;
             let variables = self.variables.iter().map(|(_, variable)| variable.as_tensor());
             let gradients = of_blocks.take_all(&store, variables)?;
             sums = Some(match sums {
@@ -149,16 +102,16 @@ impl PcmStep {
                     .map(|(sum, more)| sum + more)
                     .collect::<candle_core::Result<_>>()?,
             });
-            losses.add(share as f32, &tensors.values()?);
+            losses.add(share as f32, &sum.values(&OF_TAGS)?);
         }
         Ok((losses, sums.unwrap_or_default()))
     }
 
     /// The losses of a batch without dropout and without a gradient: what validation without masks compares.
-    pub fn validation_losses(&self, batch: &TaggedBatch) -> Result<StepLosses> {
+    pub fn validation_losses(&self, batch: &TaggedBatch) -> Result<Losses> {
         let pixels = self.pictures(batch)?;
         let output = self.constant_network.forward(&pixels, &mut Mode::Inference)?;
-        self.losses_of(batch, &output, || Ok(output.scores_on_grid.clone()))?.values()
+        self.losses_of(batch, &output, || Ok(output.scores_on_grid.clone()))?.values(&OF_TAGS)
     }
 
     /// Both views go through the network as one batch: `[B + ⌈B/4⌉, 3, S, S]`.
@@ -174,12 +127,12 @@ impl PcmStep {
     }
 
     /// `of_blocks` gets the gradients of the transformer's blocks when the losses go backward.
-    fn loss_tensors(
+    fn loss_sum(
         &self,
         batch: &TaggedBatch,
         dropout: &mut Dropout,
         of_blocks: &ParameterGradients,
-    ) -> Result<LossTensors> {
+    ) -> Result<LossSum> {
         let tokens = match self.trained.num_frozen_blocks(self.config.backbone.depth()) {
             Some(num_blocks) => self.frozen_tokens(batch, num_blocks)?,
             None => self.network.backbone().embed(&self.pictures(batch)?)?,
@@ -233,7 +186,7 @@ impl PcmStep {
         batch: &TaggedBatch,
         output: &PcmOutput,
         target_maps: impl FnOnce() -> Result<Tensor>,
-    ) -> Result<LossTensors> {
+    ) -> Result<LossSum> {
         let num_images = batch.len();
         // Activation maps do not score the background.
         let first_class = match self.config.localisation {
@@ -241,36 +194,32 @@ impl PcmStep {
             Localisation::Cam { .. } => 1,
         };
         let num_classes = self.config.num_classes - first_class;
+        let mut sum = LossSum::default();
         let mce = losses::multi_label_loss(
             &output.tag_probabilities.narrow(0, 0, num_images)?.narrow(1, first_class, num_classes)?,
             &batch.tags.narrow(1, first_class, num_classes)?,
         )?;
-        let l2 = (losses::classifier_penalty(&self.classifier_weight)? * self.losses.classifier_l2)?;
-        let mut total = ((&mce * self.losses.mce_weight)? + &l2)?;
-
+        sum.add(losses::MCE, mce, self.losses.mce_weight)?;
+        let penalty = losses::classifier_penalty(&self.classifier_weight)?;
+        sum.add(losses::L2, (penalty * self.losses.classifier_l2)?, 1.0)?;
+        let maps = &output.scores_on_grid;
         let et = match self.losses.et_target {
             EtTarget::None => None,
-            target => {
+            EtTarget::Main => Some(self.first_teaches_merged(batch, maps, &target_maps()?)?),
+            EtTarget::Merged => Some(self.merged_teaches_first(batch, maps, &target_maps()?)?),
+            EtTarget::Symmetric => {
                 let targets = target_maps()?;
-                let main = || self.first_teaches_merged(batch, &output.scores_on_grid, &targets);
-                let merged = || self.merged_teaches_first(batch, &output.scores_on_grid, &targets);
-                Some(match target {
-                    EtTarget::Main => main()?,
-                    EtTarget::Merged => merged()?,
-                    EtTarget::Symmetric | EtTarget::None => ((main()? + merged()?)? * 0.5)?,
-                })
+                let main = self.first_teaches_merged(batch, maps, &targets)?;
+                Some(((main + self.merged_teaches_first(batch, maps, &targets)?)? * 0.5)?)
             }
         };
-        if let Some(et) = &et {
-            total = (total + (et * self.losses.et_weight)?)?;
+        if let Some(et) = et {
+            sum.add(losses::ET, et, self.losses.et_weight)?;
         }
-        let masks = batch.pseudo_masks.as_ref();
-        let masks = masks.map(|masks| self.masks_teach_both(batch, &output.scores_on_grid, masks));
-        let masks = masks.transpose()?;
-        if let Some(masks) = &masks {
-            total = (total + (masks * self.losses.mask_weight)?)?;
+        if let Some(masks) = &batch.pseudo_masks {
+            sum.add(losses::MASKS, self.masks_teach_both(batch, maps, masks)?, self.losses.mask_weight)?;
         }
-        Ok(LossTensors { mce, et, masks, l2, total })
+        Ok(sum)
     }
 
     /// An earlier round's masks teach the maps of both views.
@@ -295,20 +244,6 @@ impl PcmStep {
         let target = losses::conditioned(&second, &batch.tags, &second.max(1)?)?;
         let first = first_maps(maps, batch.len())?;
         losses::map_loss(&target, &batch.second_from_first.matmul(&first)?)
-    }
-}
-
-impl LossTensors {
-    fn values(&self) -> Result<StepLosses> {
-        let value = |tensor: &Tensor| tensor.to_scalar::<f32>();
-        let optional = |tensor: &Option<Tensor>| tensor.as_ref().map_or(Ok(0.0), value);
-        Ok(StepLosses {
-            mce: value(&self.mce)?,
-            et: optional(&self.et)?,
-            masks: optional(&self.masks)?,
-            l2: value(&self.l2)?,
-            total: value(&self.total)?,
-        })
     }
 }
 

@@ -46,14 +46,7 @@ impl TrainConfig {
                 pool: 0,
                 kept_megabytes: 8192,
             },
-            losses: LossConfig {
-                mce_weight: 1.0,
-                et_weight: 1.0,
-                et_target: EtTarget::Main,
-                et_peak: EtPeak::Crop,
-                mask_weight: 1.0,
-                classifier_l2: 0.01,
-            },
+            losses: LossConfig::default(),
             schedule: ScheduleConfig {
                 epochs: 80,
                 warmup_epochs: 1,
@@ -206,6 +199,7 @@ impl Default for TrainConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Settings;
 
     #[test]
     fn grids_fit_the_patches() {

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::config::ScheduleConfig;
 use crate::error::{Result, TrainError};
-use crate::pcm_step::StepLosses;
+use crate::losses::Losses;
 use crate::ranks::Ranks;
 
 /// This rank's part of the work.
@@ -93,7 +93,7 @@ impl Shares {
 /// What all ranks know of a step.
 pub(crate) struct StepOfAll {
     /// Means over all images.
-    pub(crate) losses: StepLosses,
+    pub(crate) losses: Losses,
     pub(crate) num_images: usize,
     /// Whether any of them was asked to stop.
     pub(crate) stop: bool,
@@ -101,16 +101,13 @@ pub(crate) struct StepOfAll {
 
 impl StepOfAll {
     /// From what each rank knows of its share; a mean over no images counts for nothing.
-    pub(crate) fn sum(ranks: &Ranks, losses: &StepLosses, num_images: usize, stop: bool) -> Self {
-        let StepLosses { mce, et, masks, l2, total } = *losses;
-        let weighted = |loss: f32| f64::from(loss) * num_images as f64;
+    pub(crate) fn sum(ranks: &Ranks, mut losses: Losses, num_images: usize, stop: bool) -> Self {
         let flag = if stop { 1.0 } else { 0.0 };
-        let [mce, et, masks, l2, total] = [mce, et, masks, l2, total].map(weighted);
-        let mut sums = [num_images as f64, flag, mce, et, masks, l2, total];
+        let weighted = losses.columns().map(|(_, loss)| f64::from(loss) * num_images as f64);
+        let mut sums: Vec<f64> = [num_images as f64, flag].into_iter().chain(weighted).collect();
         ranks.sum(&mut sums);
-        let [num_images, stop, losses @ ..] = sums;
-        let [mce, et, masks, l2, total] = losses.map(|sum| (sum / num_images) as f32);
-        let losses = StepLosses { mce, et, masks, l2, total };
+        let (num_images, stop) = (sums[0], sums[1]);
+        losses.values_mut().zip(&sums[2..]).for_each(|(loss, sum)| *loss = (sum / num_images) as f32);
         Self { losses, num_images: num_images as usize, stop: stop > 0.0 }
     }
 }

@@ -62,7 +62,8 @@ impl Validator<'_> {
         ranks: &Ranks,
         stop: &AtomicBool,
     ) -> Result<Option<ThresholdSweep>> {
-        let mut matrices: Vec<_> = thresholds().map(|_| ConfusionMatrix::new(self.classes.len())).collect();
+        let mut matrices: Vec<_> =
+            thresholds().map(|_| ConfusionMatrix::new(self.job.data.classes.len())).collect();
         let mut num_masks = 0usize;
         let own: Vec<_> = self.images.iter().skip(ranks.rank()).step_by(ranks.size()).collect();
         for images in own.chunks(BATCH) {
@@ -70,8 +71,8 @@ impl Validator<'_> {
                 break;
             }
             let read = images.par_iter().filter_map(|image| {
-                let truth = image.truth.as_ref()?.read(self.classes, &self.limits).ok()?;
-                Some((read_image(&image.image.path, &self.limits).ok()?, image, truth))
+                let truth = image.truth.as_ref()?.read(&self.job.data.classes, &self.job.data.limits).ok()?;
+                Some((read_image(&image.image.path, &self.job.data.limits).ok()?, image, truth))
             });
             let read: Vec<_> = read.collect();
             let scores =
@@ -92,7 +93,7 @@ impl Validator<'_> {
         }
         let rows = thresholds().zip(&mut matrices).map(|(threshold, matrix)| {
             ranks.sum_matrix(matrix);
-            let scores = matrix.scores(self.classes);
+            let scores = matrix.scores(&self.job.data.classes);
             let (miou, pixel_accuracy) =
                 (scores.mean_iou.unwrap_or(0.0), scores.pixel_accuracy.unwrap_or(0.0));
             ThresholdRow { threshold, miou, pixel_accuracy }
@@ -111,7 +112,7 @@ impl Validator<'_> {
         for threshold in thresholds() {
             let scores = RawScores { background_threshold: Some(threshold), ..scores.clone() };
             let mask = scores.with_tags(TagMode::Given(tags))?.label_map();
-            let mut matrix = ConfusionMatrix::new(self.classes.len());
+            let mut matrix = ConfusionMatrix::new(self.job.data.classes.len());
             if matrix.add(&mask, truth).is_err() {
                 return Ok(None);
             }

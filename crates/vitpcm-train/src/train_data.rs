@@ -8,6 +8,7 @@ use vitpcm_data::{Dataset, ImageLimits, PseudoMasks, TaggedImage};
 use vitpcm_masks::{Classes, atomic_file, text_file};
 
 use crate::error::{Result, TrainError};
+use crate::file_record::FoundImage;
 use crate::fingerprint;
 use crate::validation::ValidationImage;
 
@@ -84,21 +85,23 @@ impl TrainData {
         self.pseudo_masks().map_or(0, exists)
     }
 
-    /// Tells data sets apart by their classes, the names and tags of the training images, and whether there are
+    /// Tells data sets apart by their classes, the names and tags of these training images, and whether there are
     /// pseudo-masks.
-    pub(crate) fn fingerprint(&self) -> u64 {
-        self.fingerprint_of(&self.training)
+    pub(crate) fn fingerprint_of(&self, training: &[FoundImage]) -> u64 {
+        let classes = self.classes.names().iter().map(String::as_bytes);
+        let images = training.iter().flat_map(|(image, _)| [image.image.as_bytes(), &image.tags]);
+        let masks = self.pseudo_masks.iter().map(|_| "pseudo-masks".as_bytes());
+        fingerprint::of_parts(classes.chain(images).chain(masks))
     }
 
-    /// The same with other training images.
-    pub(crate) fn fingerprint_of(&self, training: &[TaggedImage]) -> u64 {
-        let classes = self.classes.names().iter().map(String::as_bytes);
-        let images = training.iter().flat_map(|image| [image.name.as_bytes(), image.tags.as_slice()]);
-        let masks = self.pseudo_masks.iter().map(|_| "pseudo-masks".as_bytes());
-        // With a byte between the parts that neither holds.
-        fingerprint::of_bytes(
-            classes.chain(images).chain(masks).flat_map(|part| part.iter().copied().chain([255])),
-        )
+    /// The training images with their files.
+    pub(crate) fn found(&self) -> Vec<FoundImage> {
+        let masks = self.pseudo_masks();
+        let files = |image: &TaggedImage| {
+            let mask = masks.iter().map(|masks| masks.path(&image.mask_name()));
+            std::iter::once(image.path.clone()).chain(mask).collect()
+        };
+        self.training.iter().map(|image| (image.into(), files(image))).collect()
     }
 }
 

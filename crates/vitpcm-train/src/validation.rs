@@ -3,21 +3,21 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use candle_core::Device;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 use vitpcm::{
     LeastSure, RawScores, Review, ReviewPictures, ReviewedMask, Segmenter, SegmenterOptions, TagMode,
 };
-use vitpcm_data::{ImageLimits, Loader, MaskSource, TaggedImage, Tags, read_image};
+use vitpcm_data::{Loader, MaskSource, TaggedImage, Tags, read_image};
 use vitpcm_masks::resampling::{Alignment, Part, resize_plane, resize_rgb8};
-use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap, Picture, overlay, viridis};
-use vitpcm_nets::{Localisation, Model, PcmConfig, Precision};
+use vitpcm_masks::{ConfusionMatrix, LabelMap, Picture, overlay, viridis};
+use vitpcm_nets::{Localisation, Model, PcmConfig};
 
 use crate::batch::TaggedBatch;
 use crate::batch_stream::take_images;
-use crate::config::{EtTarget, LossConfig, TrainConfig};
+use crate::config::{EtTarget, LossConfig};
 use crate::error::{Result, TrainError};
+use crate::losses::ET;
+use crate::pcm_run::TrainJob;
 use crate::pcm_step::PcmStep;
 use crate::ranks::Ranks;
 use crate::schedule::Trained;
@@ -33,19 +33,44 @@ pub(crate) const BATCH: usize = 8;
 const REVIEW_PICTURES: usize = 24;
 
 /// How well the network does. Percentages, except the loss.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Validation {
-    /// Mean IoU of the masks with the images' tags given, where there are masks.
+    /// Images that count.
+    pub num_images: usize,
+    /// Mean IoU of the masks, where there are masks; with the images' tags given, where the network learns from tags.
     pub miou: Option<f64>,
     /// Share of pixels with the right class, likewise.
     pub pixel_accuracy: Option<f64>,
-    /// F1 of predicted tags against given ones, over all pairs of image and class.
-    pub tag_f1: f64,
+    /// F1 of predicted tags against given ones, over all pairs of image and class, where the network learns from tags.
+    pub tag_f1: Option<f64>,
     /// The equivariance loss, where there are no masks.
     pub et_loss: Option<f64>,
-    /// What decides which epoch is best: the mIoU, or without masks tag F1 less the equivariance loss in percent of
-    /// that of guessing, ln(K + 1).
-    pub score: f64,
+    /// What decides which epoch is best, where the network learns from tags: the mIoU, or without masks tag F1 less the
+    /// equivariance loss in percent of that of guessing, ln(K + 1).
+    pub score: Option<f64>,
+}
+
+impl Validation {
+    /// All of it by name: behind `val_` a column of `metrics.csv`, behind `val/` a tag in TensorBoard.
+    pub fn measures(&self) -> [(&'static str, Option<f64>); 5] {
+        [
+            ("miou", self.miou),
+            ("pixel_accuracy", self.pixel_accuracy),
+            ("tag_f1", self.tag_f1),
+            ("et_loss", self.et_loss),
+            ("score", self.score),
+        ]
+    }
+
+    pub(crate) fn measure(&self, name: &str) -> Option<f64> {
+        self.measures().into_iter().find(|(other, _)| *other == name).and_then(|(_, value)| value)
+    }
+}
+
+/// At most so many of all, spread evenly.
+pub(crate) fn spread<T: Clone>(all: &[T], most: usize) -> Vec<T> {
+    let count = all.len().min(most);
+    (0..count).map(|i| all[i * all.len() / count].clone()).collect()
 }
 
 /// An image to validate on.
@@ -59,19 +84,14 @@ pub struct ValidationImage {
 
 /// What validation needs beside the model.
 pub(crate) struct Validator<'a> {
-    pub(crate) config: &'a TrainConfig,
-    pub(crate) classes: &'a Classes,
+    pub(crate) job: &'a TrainJob,
     pub(crate) images: Vec<ValidationImage>,
     /// Makes fixed views of the images for the equivariance loss.
     pub(crate) loader: Loader,
-    pub(crate) limits: ImageLimits,
-    pub(crate) device: &'a Device,
-    pub(crate) precision: Precision,
-    /// Whether the score chooses the epoch: only then the equivariance loss is worth its time.
-    pub(crate) chooses_epoch: bool,
 }
 
 /// A validation and the strips of pictures that show it.
+#[derive(Default)]
 pub(crate) struct Validated {
     pub(crate) validation: Validation,
     /// Of class activation maps, on images with masks.
@@ -94,13 +114,13 @@ impl Validator<'_> {
         stop: &AtomicBool,
     ) -> Result<Option<Validated>> {
         let patch = model.info.network.backbone.patch();
-        let alignment = self.config.views.alignment;
+        let alignment = self.job.config.views.alignment;
         let options = SegmenterOptions {
-            size: Some(self.config.validation.grid * patch),
-            precision: self.precision,
+            size: Some(self.job.config.validation.grid * patch),
+            precision: self.job.precision,
             ..Default::default()
         };
-        let mut segmenter = Segmenter::new(model, self.device, options.clone())?;
+        let mut segmenter = Segmenter::new(model, &self.job.device, options.clone())?;
         let mut sweep = None;
         if model.info.network.localisation != Localisation::Pcm {
             sweep = self.sweep_thresholds(&segmenter, ranks, stop)?;
@@ -108,10 +128,10 @@ impl Validator<'_> {
                 let mut model = model.clone();
                 let background_threshold = best.threshold;
                 model.info.network.localisation = Localisation::Cam { background_threshold };
-                segmenter = Segmenter::new(&model, self.device, options)?;
+                segmenter = Segmenter::new(&model, &self.job.device, options)?;
             }
         }
-        let mut matrix = ConfusionMatrix::new(self.classes.len());
+        let mut matrix = ConfusionMatrix::new(self.job.data.classes.len());
         let (mut tags, mut num_masks) = (TagCounts::default(), 0usize);
         let (mut strips, mut reviews, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         let mut least_sure = LeastSure::new(REVIEW_PICTURES);
@@ -123,7 +143,7 @@ impl Validator<'_> {
             if is_stopped {
                 break;
             }
-            let read = images.par_iter().map(|image| read_image(&image.image.path, &self.limits));
+            let read = images.par_iter().map(|image| read_image(&image.image.path, &self.job.data.limits));
             let mut readable = Vec::with_capacity(images.len());
             for (&image, pixels) in images.iter().zip(read.collect::<Vec<_>>()) {
                 match pixels {
@@ -141,14 +161,17 @@ impl Validator<'_> {
                     given,
                     segmentation,
                     mask,
-                    image.truth.as_ref().map(|truth| truth.read(self.classes, &self.limits)),
+                    image
+                        .truth
+                        .as_ref()
+                        .map(|truth| truth.read(&self.job.data.classes, &self.job.data.limits)),
                 ))
             });
             let masks = masks.collect::<Result<Vec<_>>>()?;
             for (((image, pixels), scores), (given, segmentation, mask, truth)) in
                 readable.iter().zip(&scores).zip(masks)
             {
-                tags.add(&image.image.tags, scores, self.config.validation.tag_threshold);
+                tags.add(&image.image.tags, scores, self.job.config.validation.tag_threshold);
                 let mut warn = |error: TrainError| warnings.push(format!("{error}; its mask does not count"));
                 let truth = truth.and_then(|truth| truth.map_err(|error| warn(error.into())).ok());
                 let mut reviewed = ReviewedMask {
@@ -174,7 +197,7 @@ impl Validator<'_> {
                     review.pictures = Some(ReviewPictures::new(&reviewed)?);
                 }
                 reviews.push(review);
-                if strips.len() < self.config.validation.pictures {
+                if strips.len() < self.job.config.validation.pictures {
                     let rgb =
                         (pixels.as_raw().as_slice(), (pixels.width() as usize, pixels.height() as usize));
                     strips.push((image.image.name.clone(), strip(rgb, scores, &given, &mask, alignment)));
@@ -192,18 +215,20 @@ impl Validator<'_> {
         }
         ranks.sum_matrix(&mut matrix);
         let tag_f1 = TagCounts { num_images, right, predicted, given }.f1();
-        let scores = (num_masks > 0).then(|| matrix.scores(self.classes));
+        let scores = (num_masks > 0).then(|| matrix.scores(&self.job.data.classes));
         let (miou, pixel_accuracy) =
             scores.map_or((None, None), |scores| (scores.mean_iou, scores.pixel_accuracy));
         let et_loss = match (miou, model.info.network.localisation) {
             // Activation maps are no probabilities: nothing to compare by but tags.
             (Some(_), _) | (None, Localisation::Cam { .. }) => None,
-            _ if !self.chooses_epoch => None,
+            // It is worth its time only where the score chooses the epoch.
+            _ if self.job.data.keeps_newest() => None,
             (None, Localisation::Pcm) => Some(self.equivariance_loss(model, ranks)?),
         };
-        let guessing = (self.classes.len() as f64).ln();
+        let guessing = (self.job.data.classes.len() as f64).ln();
         let score = miou.unwrap_or(tag_f1 - 100.0 * et_loss.unwrap_or(0.0) / guessing);
-        let validation = Validation { miou, pixel_accuracy, tag_f1, et_loss, score };
+        let (tag_f1, score) = (Some(tag_f1), Some(score));
+        let validation = Validation { num_images, miou, pixel_accuracy, tag_f1, et_loss, score };
         let reviews = reviews_of_all(reviews, ranks)?;
         Ok(Some(Validated { validation, sweep, strips, reviews, warnings }))
     }
@@ -212,14 +237,15 @@ impl Validator<'_> {
     fn equivariance_loss(&self, model: &Model, ranks: &Ranks) -> Result<f64> {
         let network: &PcmConfig = &model.info.network;
         // A network trained without the loss is judged by the released code's.
-        let et_target = match self.config.losses.et_target {
+        let et_target = match self.job.config.losses.et_target {
             EtTarget::None => EtTarget::Main,
             target => target,
         };
-        let losses = LossConfig { et_target, ..self.config.losses.clone() };
-        let step = PcmStep::new(network, &losses, Trained::Head, self.precision, model.parameters.clone())?;
-        let maker = self.config.view_maker(network.backbone.patch());
-        let batch = self.config.schedule.batch;
+        let losses = LossConfig { et_target, ..self.job.config.losses.clone() };
+        let step =
+            PcmStep::new(network, &losses, Trained::Head, self.job.precision, model.parameters.clone())?;
+        let maker = self.job.config.view_maker(network.backbone.patch());
+        let batch = self.job.config.schedule.batch;
         let is_own = |place| place / batch % ranks.size() == ranks.rank();
         let mut stream = self.loader.epoch_share(0, 0, is_own);
         let (mut sum, mut count) = (0.0, 0usize);
@@ -228,9 +254,14 @@ impl Validator<'_> {
             if views.is_empty() {
                 continue; // none of them could be read
             }
-            let batch =
-                TaggedBatch::new(&views, &maker, &model.info.normalisation, self.classes.len(), self.device)?;
-            sum += f64::from(step.validation_losses(&batch)?.et) * views.len() as f64;
+            let batch = TaggedBatch::new(
+                &views,
+                &maker,
+                &model.info.normalisation,
+                self.job.data.classes.len(),
+                &self.job.device,
+            )?;
+            sum += f64::from(step.validation_losses(&batch)?.get(ET)) * views.len() as f64;
             count += views.len();
         }
         let mut sums = [sum, count as f64];

@@ -10,13 +10,7 @@ use crate::config::LoaderConfig;
 use crate::crop_batch::{CompareAt, SeenAt};
 use crate::error::Result;
 use crate::setting_bounds::{BATCH, Bounds, MOST_IMAGES, MOST_PICTURES, MOST_RATE, MOST_STEPS};
-use crate::settings::{self, RemovedSetting};
-
-/// What earlier versions wrote beside these.
-const REMOVED: [RemovedSetting; 2] = [
-    RemovedSetting { table: "teacher", key: "model", unused: Some("") },
-    RemovedSetting { table: "teacher", key: "weight", unused: None },
-];
+use crate::settings::{RemovedSetting, Settings};
 
 /// All settings of a verification run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -145,35 +139,13 @@ impl Default for VerifyConfig {
     }
 }
 
-impl VerifyConfig {
-    /// The settings to start from where the network starts from random numbers, which the released ones do not suit: a
-    /// higher rate.
-    pub fn from_scratch(self) -> Self {
-        let schedule = VerifyScheduleConfig { rate: 1e-2, head_factor: 1.0, ramp_steps: 0, ..self.schedule };
-        Self { schedule, ..self }
-    }
+impl Settings for VerifyConfig {
+    const REMOVED: &'static [RemovedSetting] = &[
+        RemovedSetting { table: "teacher", key: "model", unused: Some("") },
+        RemovedSetting { table: "teacher", key: "weight", unused: None },
+    ];
 
-    /// `key=value` with a dotted key (`schedule.rate=1e-3`).
-    pub fn with(&self, assignment: &str) -> Result<Self> {
-        let config: Self = settings::with(self, assignment)?;
-        config.check()?;
-        Ok(config)
-    }
-
-    /// Reads settings; a key that is unknown or missing is an error.
-    pub fn from_toml(text: &str) -> Result<Self> {
-        let config: Self = settings::from_toml(text, &REMOVED)?;
-        config.check()?;
-        Ok(config)
-    }
-
-    /// The settings as they are kept with a run.
-    pub fn to_toml(&self) -> Result<String> {
-        settings::to_toml(self)
-    }
-
-    /// Refuses settings that no run can have.
-    pub fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         let Self { model, crops, schedule, validation, .. } = self;
         let mut bounds = Bounds::default();
         bounds.normalisation(model.normalisation.as_ref());
@@ -204,6 +176,15 @@ impl VerifyConfig {
         bounds.within("validation.pictures", validation.pictures, 0..=MOST_PICTURES);
         bounds.loader(&self.loader);
         bounds.finish()
+    }
+}
+
+impl VerifyConfig {
+    /// The settings to start from where the network starts from random numbers, which the released ones do not suit: a
+    /// higher rate.
+    pub fn from_scratch(self) -> Self {
+        let schedule = VerifyScheduleConfig { rate: 1e-2, head_factor: 1.0, ramp_steps: 0, ..self.schedule };
+        Self { schedule, ..self }
     }
 
     /// The backbone's rate at a step, counted from 0.

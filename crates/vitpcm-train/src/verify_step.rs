@@ -9,6 +9,7 @@ use vitpcm_ops::{ResizeRule, cross_entropy, resize_grid};
 
 use crate::crop_batch::{CropBatch, CropTarget, SeenAt, cells_at};
 use crate::error::Result;
+use crate::losses::{Losses, OF_MASKS};
 
 /// The network as it is trained.
 #[derive(Debug)]
@@ -17,20 +18,6 @@ pub struct VerifyStep {
     network: DeepLab,
     variables: Vec<(String, Var)>,
     seen_at: SeenAt,
-}
-
-/// The losses of a step; their sum is minimised.
-#[derive(Debug, Clone, PartialEq)]
-pub struct VerifyLosses {
-    /// Against labels, in the order of [`SeenAt::scales`]; then, of several scales, that of the largest logits.
-    pub labels: Vec<f32>,
-}
-
-impl VerifyLosses {
-    /// What is minimised.
-    pub fn total(&self) -> f32 {
-        self.labels.iter().sum()
-    }
 }
 
 impl VerifyStep {
@@ -57,18 +44,20 @@ impl VerifyStep {
     }
 
     /// The losses and the gradient of every variable.
-    pub fn gradients(&self, batch: &CropBatch) -> Result<(VerifyLosses, Vec<Tensor>)> {
+    pub fn gradients(&self, batch: &CropBatch) -> Result<(Losses, Vec<Tensor>)> {
         vitpcm_ops::on_worker(|| {
             let of_blocks = ParameterGradients::default();
             let losses = self.losses(batch, &of_blocks)?;
             let store = losses.sum_all()?.backward()?;
             let variables = self.variables.iter().map(|(_, variable)| variable.as_tensor());
             let gradients = of_blocks.take_all(&store, variables)?;
-            Ok((VerifyLosses { labels: losses.to_vec1()? }, gradients))
+            let values: Vec<f32> = losses.to_vec1()?;
+            let parts = OF_MASKS.into_iter().zip(values.iter().copied()).collect();
+            Ok((Losses { total: values.iter().sum(), parts }, gradients))
         })
     }
 
-    /// All losses in their order, `[1 to 4]`. `of_blocks` gets the gradients of the ResNet's blocks when they go backward.
+    /// The losses in the order of [`OF_MASKS`], of one scale the first alone. `of_blocks` gets the gradients of the ResNet's blocks when they go backward.
     fn losses(&self, batch: &CropBatch, of_blocks: &ParameterGradients) -> Result<Tensor> {
         let network = self.network.for_passes()?;
         // All scales first: what they are resized by is carried to a GPU, which waits for all work before it.

@@ -54,7 +54,7 @@ fn curve(data: &Path, out: &Path, epochs: usize, device: &Device, precision: Pre
     train(&job, &Ranks::Single, &sender, &AtomicBool::new(false)).unwrap();
     drop(sender);
     let loss = |event: Event| match event {
-        Event::Step { row, .. } => Some(row.loss),
+        Event::Step { row, .. } => Some(row.losses.total),
         _ => None,
     };
     let losses: Vec<f32> = receiver.into_iter().filter_map(loss).collect();
@@ -107,7 +107,7 @@ fn the_losses_and_gradients_of_a_verification_step_are_those_of_the_cpu() {
     };
     let ((on_cpu, cpu), (on_gpu, gpu)) = (step_on(&Device::Cpu), step_on(&gpu));
     println!("{on_cpu:?}\n{on_gpu:?}");
-    assert!((on_cpu.total() - on_gpu.total()).abs() < 1e-3 * on_cpu.total());
+    assert!((on_cpu.total - on_gpu.total).abs() < 1e-3 * on_cpu.total);
     for (index, (cpu, gpu)) in cpu.iter().zip(&gpu).enumerate() {
         let length = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
         let apart = length(&mut cpu.iter().zip(gpu).map(|(a, b)| a - b));

@@ -15,7 +15,8 @@ use vitpcm_nets::{
     Dropout, DropoutRates, Localisation, Mode, ParameterShape, Parameters, PatchConditioning, PcmConfig,
     PcmNetwork, Precision, VitConfig, WeightFile,
 };
-use vitpcm_train::optimiser::{Adam, AdamConfig};
+use vitpcm_train::losses::{ET, L2, Losses, MASKS, MCE};
+use vitpcm_train::optimiser::{AdamConfig, Optimiser, Rule};
 use vitpcm_train::pcm_step::PcmStep;
 use vitpcm_train::{AdamForm, EtPeak, EtTarget, LossConfig, TaggedBatch, TrainConfig, Trained, losses};
 
@@ -125,6 +126,11 @@ fn relative_difference(found: &Tensor, expected: &[f32]) -> f64 {
     difference / length(&mut expected.iter().map(|&x| f64::from(x))).max(1e-12)
 }
 
+/// In the order of the stored ones.
+fn as_stored(losses: &Losses) -> [f32; 4] {
+    [losses.get(MCE), losses.get(ET), losses.get(L2), losses.total]
+}
+
 /// Holds losses and gradients to the stored ones; gives the largest relative difference of a gradient.
 #[track_caller]
 fn check_step(name: &str, et_target: EtTarget, et_peak: EtPeak, trained: Trained) -> f64 {
@@ -133,9 +139,7 @@ fn check_step(name: &str, et_target: EtTarget, et_peak: EtPeak, trained: Trained
             .unwrap();
     let mut dropout = Dropout::new(0, DropoutRates::NONE);
     let (losses, gradients) = step.gradients(&[batch()], &mut dropout).unwrap();
-    for (found, expected) in
-        [losses.mce, losses.et, losses.l2, losses.total].iter().zip(stored(&format!("{name}: losses")))
-    {
+    for (found, expected) in as_stored(&losses).into_iter().zip(stored(&format!("{name}: losses"))) {
         assert!((found - expected).abs() < 1e-5 * expected.abs(), "{name}: {losses:?}, expected {expected}");
     }
     let mut worst: f64 = 0.0;
@@ -169,12 +173,12 @@ fn ten_steps_of_adam_stay_with_pytorch() {
     let losses = loss_config(EtTarget::Main, EtPeak::WholeGrid);
     let step = PcmStep::new(&network(), &losses, Trained::Everything, Precision::F32, parameters()).unwrap();
     let config = AdamConfig { beta1: 0.9, beta2: 0.999, eps: 1e-7, form: AdamForm::Torch };
-    let mut adam = Adam::new(config, step.variables().to_vec()).unwrap();
+    let mut adam = Optimiser::new(Rule::Adam(config), step.variables()).unwrap();
     let mut dropout = Dropout::new(0, DropoutRates::NONE);
     let mut worst: f32 = 0.0;
     for expected in stored("ten steps").chunks_exact(4) {
         let (losses, gradients) = step.gradients(&[batch()], &mut dropout).unwrap();
-        for (found, expected) in [losses.mce, losses.et, losses.l2, losses.total].iter().zip(expected) {
+        for (found, expected) in as_stored(&losses).into_iter().zip(expected) {
             worst = worst.max((found - expected).abs() / expected.abs());
         }
         adam.step(&gradients, 1e-3).unwrap();
@@ -237,8 +241,9 @@ fn pseudo_masks_teach_both_views() {
     let upper = scores.narrow(0, 7, 1).unwrap().narrow(1, 0, 3).unwrap().contiguous().unwrap();
     let second: Vec<Vec<f32>> = [rows(scores.narrow(0, 6, 1).unwrap()), rows(upper)].concat();
     let expected = (first + cost(&second)) / 2.0;
-    assert!((f64::from(found.masks) - expected).abs() < 1e-5 * expected, "{} {expected}", found.masks);
-    assert!((found.total - found.mce - found.masks - found.l2).abs() < 1e-5, "{found:?}");
+    let [mce, masks, l2] = [MCE, MASKS, L2].map(|name| found.get(name));
+    assert!((f64::from(masks) - expected).abs() < 1e-5 * expected, "{masks} {expected}");
+    assert!((found.total - mce - masks - l2).abs() < 1e-5, "{found:?}");
 }
 
 /// The last equation of the supplement: the gradient on a class's weights, from features, scores and tags.

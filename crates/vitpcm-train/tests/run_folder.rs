@@ -11,8 +11,8 @@ use run_copy::copy_run;
 use vitpcm_data::{Dataset, DrawnScenes, ImageLimits, OpenOptions};
 use vitpcm_nets::{DropoutRates, Model};
 use vitpcm_train::{
-    Ending, EtTarget, Event, InitialBackbone, Ranks, Start, TrainConfig, TrainData, TrainError, TrainJob,
-    TrainOutcome, Unfreeze, train,
+    Ending, EtTarget, Event, InitialBackbone, Ranks, Settings, Start, TrainConfig, TrainData, TrainError,
+    TrainJob, TrainOutcome, Unfreeze, losses, train,
 };
 
 /// Three epochs of three steps, the first with a frozen backbone; every kind of random number and state in use.
@@ -94,7 +94,7 @@ fn a_resumed_run_is_the_same_run_bit_for_bit() {
     let outcome = outcome.unwrap();
     assert_eq!((outcome.ending, outcome.steps), (Ending::Finished, 9));
     assert!(outcome.best.is_some());
-    assert_eq!(events.iter().filter(|event| matches!(event, Event::Epoch { .. })).count(), 3);
+    assert_eq!(events.iter().filter(|event| matches!(event, Event::Validated { .. })).count(), 3);
     for file in ["config.toml", "metrics.csv", "model.safetensors", "last/state.safetensors"] {
         assert!(whole.join(file).is_file(), "{file}");
     }
@@ -339,13 +339,13 @@ fn without_masks_tags_and_equivariance_decide() {
     let (outcome, events) = run(&job(&data, &folder.path().join("run"), config(), Start::Fresh), u64::MAX);
     let best = outcome.unwrap().best.unwrap();
     let validations = events.iter().filter_map(|event| match event {
-        Event::Epoch { validation, .. } => validation.clone(),
+        Event::Validated { validation, .. } => validation.clone(),
         _ => None,
     });
     let validations: Vec<_> = validations.collect();
     assert_eq!(validations.len(), 3);
     assert!(validations.iter().all(|v| v.miou.is_none() && v.et_loss.is_some_and(|loss| loss > 0.0)));
-    assert!(validations.iter().all(|v| v.score <= best.1));
+    assert!(validations.iter().all(|v| v.score.is_some_and(|score| score <= best.1)));
 }
 
 #[test]
@@ -394,7 +394,7 @@ fn a_second_round_learns_from_pseudo_masks_and_is_resumed_with_them_only() {
     let (outcome, events) = run(&second_round(Start::Fresh), 4);
     assert_eq!(outcome.unwrap().ending, Ending::Interrupted);
     let losses = events.iter().filter_map(|event| match event {
-        Event::Step { row, .. } => Some(row.loss_masks),
+        Event::Step { row, .. } => Some(row.losses.get(losses::MASKS)),
         _ => None,
     });
     let losses: Vec<f32> = losses.collect();

@@ -9,10 +9,10 @@ use vitpcm_data::{Crop, Dataset, DrawnScenes, ImageLimits, MaskPairing, OpenOpti
 use vitpcm_masks::Classes;
 use vitpcm_nets::{DeepLabConfig, Normalisation, ResNetVariant, WeightFile};
 use vitpcm_train::crop_batch::{CompareAt, CropBatch, SeenAt};
-use vitpcm_train::sgd::Sgd;
+use vitpcm_train::optimiser::{Optimiser, Rule};
 use vitpcm_train::verify_step::VerifyStep;
 use vitpcm_train::{
-    Ending, ScoreOptions, Start, VerifyBackbone, VerifyConfig, VerifyEvent, VerifyJob, VerifyOutcome,
+    Ending, Event, InitialBackbone, ScoreOptions, Start, TrainOutcome, VerifyConfig, VerifyJob,
     score_segmenter, verify,
 };
 
@@ -42,7 +42,7 @@ fn job(data: &Path, out: &Path, start: Start, config: VerifyConfig) -> VerifyJob
         classes: Classes::from_names(dataset.classes().names().iter().cloned()).unwrap(),
         training: pairs,
         validation,
-        backbone: VerifyBackbone::Scratch,
+        backbone: InitialBackbone::Scratch,
         out: out.to_owned(),
         start,
         device: Device::Cpu,
@@ -53,7 +53,7 @@ fn job(data: &Path, out: &Path, start: Start, config: VerifyConfig) -> VerifyJob
 }
 
 /// Runs, and stops after so many steps of this session.
-fn run(job: &VerifyJob, stop_after: Option<usize>) -> VerifyOutcome {
+fn run(job: &VerifyJob, stop_after: Option<usize>) -> TrainOutcome {
     let (events, heard) = sync_channel(10_000);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -61,7 +61,7 @@ fn run(job: &VerifyJob, stop_after: Option<usize>) -> VerifyOutcome {
             let events = events; // dropped with the thread: that ends the listening
             verify(job, &events, &stop).unwrap()
         });
-        let steps = heard.iter().filter(|event| matches!(event, VerifyEvent::Step { .. }));
+        let steps = heard.iter().filter(|event| matches!(event, Event::Step { .. }));
         for (count, _) in steps.enumerate() {
             if Some(count + 1) == stop_after {
                 stop.store(true, Ordering::Relaxed);
@@ -79,12 +79,12 @@ fn a_run_that_was_stopped_continues_bit_for_bit() {
     let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
     // 15 images in batches of 4: three steps an epoch, the last images left out.
     let outcome = run(&job(&data, &whole, Start::Fresh, averaged(8)), None);
-    assert_eq!(outcome, VerifyOutcome { ending: Ending::Finished, steps: 8 });
+    assert_eq!(outcome, TrainOutcome { ending: Ending::Finished, steps: 8, best: None });
     let stopped = run(&job(&data, &parts, Start::Fresh, averaged(8)), Some(2));
     assert_eq!(stopped.ending, Ending::Interrupted);
     assert!((2..8).contains(&stopped.steps), "{stopped:?}");
     let outcome = run(&job(&data, &parts, Start::Resume, averaged(8)), None);
-    assert_eq!(outcome, VerifyOutcome { ending: Ending::Finished, steps: 8 });
+    assert_eq!(outcome, TrainOutcome { ending: Ending::Finished, steps: 8, best: None });
     for file in ["model.safetensors", "last/state.safetensors"] {
         let read = |run: &Path| std::fs::read(run.join(file)).unwrap();
         assert!(read(&whole) == read(&parts), "{file} differs");
@@ -173,11 +173,11 @@ fn a_deep_network_from_nothing_learns_at_the_usual_rate() {
     parameters.extend(network.initial_backbone(0, &Device::Cpu).unwrap());
     let step = VerifyStep::new(&network, Precision::F32, SeenAt::ThreeScales, parameters).unwrap();
     let config = VerifyConfig::default().from_scratch();
-    let mut sgd = Sgd::new(&config.schedule, step.variables()).unwrap();
+    let mut sgd = Optimiser::new(Rule::from(&config.schedule), step.variables()).unwrap();
     let mut losses = Vec::new();
     for index in 0..15 {
         let (loss, gradients) = step.gradients(&batch).unwrap();
-        losses.push(loss.total());
+        losses.push(loss.total);
         sgd.step(&gradients, config.rate_at(index)).unwrap();
     }
     let highest = losses.iter().copied().fold(0.0, f32::max);

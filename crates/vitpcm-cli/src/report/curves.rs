@@ -3,6 +3,7 @@
 use super::line_chart::{Curve, line_chart};
 use anyhow::Context;
 use std::path::Path;
+use vitpcm_train::losses::{OF_TAGS, TOTAL};
 
 /// Points per curve; more would not be visible.
 const CURVE_POINTS: usize = 150;
@@ -11,10 +12,8 @@ type Points = Vec<(f64, f64)>;
 
 /// Columns of `metrics.csv` over the steps, averaged to a plottable number of points.
 pub(crate) struct Curves {
-    loss: Points,
-    loss_mce: Points,
-    loss_et: Points,
-    loss_l2: Points,
+    /// Every loss that counts, the total last.
+    losses: Vec<Curve>,
     rate: Points,
     miou: Points,
     pixel_accuracy: Points,
@@ -52,11 +51,13 @@ impl Curves {
             }
         }
         let column = |name: &str| place(name).map_or_else(Vec::new, |i| averaged(&columns[i]));
+        let parts = headings.iter().filter(|heading| heading.starts_with("loss_"));
+        let mut losses: Vec<Curve> =
+            parts.map(|name| Curve { name: loss_name(name), points: column(name) }).collect();
+        losses.retain(|curve| curve.points.iter().any(|point| point.1 != 0.0));
+        losses.push(Curve { name: "total".to_owned(), points: column(TOTAL) });
         Ok(Curves {
-            loss: column("loss"),
-            loss_mce: column("loss_mce"),
-            loss_et: column("loss_et"),
-            loss_l2: column("loss_l2"),
+            losses,
             rate: column("rate"),
             miou: column("val_miou"),
             pixel_accuracy: column("val_pixel_accuracy"),
@@ -91,18 +92,9 @@ impl Curves {
 
     /// Charts of the losses, the validation and the learning rate; empty before the first step.
     pub(crate) fn charts(&self) -> String {
-        let curve = |name: &'static str, points: &Points| Curve { name, points: points.clone() };
+        let curve = |name: &str, points: &Points| Curve { name: name.to_owned(), points: points.clone() };
         let charts = [
-            line_chart(
-                "Loss",
-                "step",
-                &[
-                    curve("tags (L_MCE)", &self.loss_mce),
-                    curve("views agree (L_ET)", &self.loss_et),
-                    curve("penalty (L2)", &self.loss_l2),
-                    curve("total", &self.loss),
-                ],
-            ),
+            line_chart("Loss", "step", &self.losses),
             line_chart(
                 "Validation, in percent",
                 "step",
@@ -124,6 +116,14 @@ impl Curves {
     }
 }
 
+/// A loss's column for people.
+fn loss_name(column: &str) -> String {
+    match OF_TAGS.iter().find(|name| name.column == column) {
+        Some(name) => format!("{} ({})", name.about, name.symbol),
+        None => column.to_owned(),
+    }
+}
+
 fn averaged(points: &[(f64, f64)]) -> Points {
     let group = points.len().div_ceil(CURVE_POINTS).max(1);
     let mean = |points: &[(f64, f64)]| {
@@ -138,13 +138,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_loss_that_counts_is_drawn() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.csv");
+        let heading = "epoch,step,loss,loss_mce,loss_et,loss_masks,loss_l2,loss_new";
+        std::fs::write(&path, format!("{heading}\n1,1,2.5,1,0,0.5,0.25,0.75\n1,2,2.5,1,0,0.5,0.25,0.75\n"))
+            .unwrap();
+        let curves = Curves::read(&path).unwrap();
+        let names: Vec<&str> = curves.losses.iter().map(|curve| curve.name.as_str()).collect();
+        assert_eq!(names, ["tags (L_MCE)", "masks (L_PM)", "penalty (L2)", "loss_new", "total"]);
+        assert!(curves.charts().contains("masks (L_PM): 0.5 now"));
+    }
+
+    #[test]
     fn a_row_cut_short_is_passed_over() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.csv");
         std::fs::write(&path, "epoch,step,loss,val_miou,val_score\n1,1,2.5,,\n1,2,1.5,40,40\n2,3,0.")
             .unwrap();
         let curves = Curves::read(&path).unwrap();
-        assert_eq!(curves.loss, [(1.0, 2.5), (2.0, 1.5)]);
+        assert_eq!(curves.losses[0].points, [(1.0, 2.5), (2.0, 1.5)]);
         assert_eq!(curves.miou, [(2.0, 40.0)]);
         assert_eq!(
             (curves.last_epoch(), curves.best(), curves.last_validated_epoch()),

@@ -10,9 +10,12 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 34.0;
 
+/// Colours that the style sheet has for curves.
+const COLOURS: usize = 6;
+
 /// A named curve through points (x, y).
 pub(crate) struct Curve {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
@@ -22,7 +25,7 @@ pub(crate) fn line_chart(title: &str, x_title: &str, curves: &[Curve]) -> String
     let finite = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
     let curves: Vec<(&str, Vec<(f64, f64)>)> = curves
         .iter()
-        .map(|curve| (curve.name, curve.points.iter().filter(finite).copied().collect::<Vec<_>>()))
+        .map(|curve| (curve.name.as_str(), curve.points.iter().filter(finite).copied().collect::<Vec<_>>()))
         .filter(|(_, points)| !points.is_empty())
         .collect();
     let largest =
@@ -60,7 +63,7 @@ pub(crate) fn line_chart(title: &str, x_title: &str, curves: &[Curve]) -> String
         below + 14.0,
         escaped(x_title)
     ));
-    for (i, (_, points)) in curves.iter().enumerate() {
+    for (i, (_, points)) in (0..COLOURS).cycle().zip(&curves) {
         if let [(x, y)] = points[..] {
             put(format_args!(
                 "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" class=\"dot curve-{i}\"/>\n",
@@ -74,7 +77,7 @@ pub(crate) fn line_chart(title: &str, x_title: &str, curves: &[Curve]) -> String
         put(format_args!("\"/>\n"));
     }
     put(format_args!("</svg><ul class=\"chart-legend\">"));
-    for (i, (name, points)) in curves.iter().enumerate() {
+    for (i, (name, points)) in (0..COLOURS).cycle().zip(&curves) {
         let last = points.last().map_or_else(String::new, |point| short(point.1));
         put(format_args!("<li><i class=\"curve-{i}\"></i>{}: {last} now</li>", escaped(name)));
     }
@@ -129,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_chart_holds_its_curves_and_survives_having_none() {
-        let curve = |points: &[(f64, f64)]| Curve { name: "tags", points: points.to_vec() };
+        let curve = |points: &[(f64, f64)]| Curve { name: "tags".to_owned(), points: points.to_vec() };
         assert_eq!(line_chart("Loss", "step", &[]), "");
         assert_eq!(line_chart("Loss", "step", &[curve(&[(1.0, f64::NAN)])]), "");
         let chart = line_chart("Loss", "step", &[curve(&[(1.0, 2.0), (2.0, f64::NAN), (3.0, 1.0)])]);

@@ -1,49 +1,27 @@
-//! The display of a training run: a few live lines on a terminal, plain lines elsewhere, and the report in the run
-//! folder. Loss terms and the learning rate appear with `--verbose` only.
+//! What people see of training from tags, beside its steps: how it begins, its validations, and the report in the run folder.
 
 use crate::counting::{counted, images};
-use crate::interrupt::Interrupt;
-use crate::live_run::{self, Heard, LINE_EVERY, duration};
+use crate::live_run::LiveRun;
 use crate::outcome::described;
 use crate::output::Messages;
 use crate::train_report::{State, TrainReport};
-use indicatif::ProgressBar;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::Receiver;
-use std::time::Instant;
 use vitpcm::Review;
-use vitpcm_train::{Event, MetricsRow, RunSummary, TrainData, Validation};
+use vitpcm_train::{Event, RunSummary, TrainData, Validation};
 
-/// Listens to a run and displays it.
+/// Shows what a run tells.
 pub(super) struct Display<'a> {
-    messages: &'a Messages,
+    pub(super) live: LiveRun<'a>,
     data: &'a TrainData,
-    pub(super) bar: ProgressBar,
-    /// On the first rank only.
+    /// On the first rank.
     report: Option<TrainReport<'a>>,
     run: Option<RunSummary>,
     num_epochs: usize,
     best: Option<f64>,
-    pub(super) num_warnings: usize,
-    last_line: Instant,
 }
 
 impl<'a> Display<'a> {
     pub(super) fn new(messages: &'a Messages, data: &'a TrainData, report: Option<TrainReport<'a>>) -> Self {
-        let bar = live_run::steps_bar(messages);
-        let (run, best, last_line) = (None, None, Instant::now());
-        Display { messages, data, bar, report, run, num_epochs: 0, best, num_warnings: 0, last_line }
-    }
-
-    pub(super) fn listen(&mut self, receiver: &Receiver<Event>, interrupt: &Interrupt, stop: &AtomicBool) {
-        live_run::listen(receiver, interrupt, stop, |heard| match heard {
-            Heard::Event(event) => self.show(event),
-            Heard::Stopping(text) => self.say(text),
-        });
-    }
-
-    fn say(&self, text: impl std::fmt::Display) {
-        self.bar.suspend(|| self.messages.note(text));
+        Display { live: LiveRun::new(messages), data, report, run: None, num_epochs: 0, best: None }
     }
 
     fn keep_and_report(&mut self, reviews: &[Review]) {
@@ -63,48 +41,39 @@ impl<'a> Display<'a> {
     }
 
     fn warn_of_report(&mut self, error: &anyhow::Error) {
-        self.num_warnings += 1;
-        let text = format!("the report could not be written: {}", described(error));
-        self.bar.suspend(|| self.messages.failure(text));
+        self.live.warn(format!("the report could not be written: {}", described(error)));
     }
 
-    fn show(&mut self, event: Event) {
+    pub(super) fn show(&mut self, event: Event) {
         match event {
-            Event::Note(text) => self.say(text),
-            Event::Warning(text) => {
-                self.num_warnings += 1;
-                self.bar.suspend(|| self.messages.failure(text));
-            }
+            Event::Note(text) => self.live.say(text),
+            Event::Warning(text) => self.live.warn(text),
             Event::Started(run) => {
                 self.num_epochs = run.num_epochs;
-                self.bar.set_length(run.steps_per_epoch * run.num_epochs as u64);
-                self.bar.set_position(run.steps_before);
-                self.say(self.beginning(&run));
-                if self.messages.is_verbose() {
-                    self.say(format!(
-                        "training images of {size} × {size} pixels, {:.2} million parameters, {} per epoch",
-                        run.num_parameters as f64 / 1e6,
-                        counted(run.steps_per_epoch as usize, "step", "steps"),
-                        size = run.train_size,
-                    ));
-                }
-                if run.steps_before > 0 {
-                    self.say(format!("continuing after step {}", run.steps_before));
-                }
+                let details = format!(
+                    "training images of {size} × {size} pixels, {:.2} million parameters, {} an epoch",
+                    run.num_parameters as f64 / 1e6,
+                    counted(run.steps_per_epoch as usize, "step", "steps"),
+                    size = run.train_size,
+                );
+                self.live.start(&run, &self.beginning(&run), &details);
                 self.run = Some(run);
             }
-            Event::Step { row, num_steps, seconds_left } => self.show_step(&row, num_steps, seconds_left),
-            Event::Epoch { epoch, mean_loss, validation, reviews, is_kept } => {
+            Event::Step { row, seconds_left } => {
+                let where_we_are = format!("epoch {}/{}", row.epoch, self.num_epochs);
+                let best = self.best.map_or(String::new(), |best| format!(", best score {best:.2}"));
+                self.live.show_step(&row, seconds_left, &where_we_are, &best);
+            }
+            Event::Validated { epoch, mean_loss, validation, reviews, is_kept, .. } => {
                 let mut line = format!("epoch {epoch}/{}: loss {mean_loss:.4}", self.num_epochs);
                 if let Some(validation) = validation {
                     line += &self.validated(&validation);
                     if is_kept && !self.data.keeps_newest() {
-                        self.best = Some(validation.score);
+                        self.best = validation.score;
                         line += ", best so far";
                     }
                 }
-                self.say(line);
-                self.last_line = Instant::now();
+                self.live.say(line);
                 match reviews.is_empty() {
                     true => {}
                     // The report shows the model that is kept.
@@ -112,7 +81,6 @@ impl<'a> Display<'a> {
                     false => self.write_report(State::Running),
                 }
             }
-            Event::Saved { .. } => {}
         }
     }
 
@@ -134,48 +102,18 @@ impl<'a> Display<'a> {
         line
     }
 
-    fn show_step(&mut self, row: &MetricsRow, num_steps: u64, seconds_left: f64) {
-        let where_we_are = format!("epoch {}/{}", row.epoch, self.num_epochs);
-        let speed = format!("{} left, {:.1} images a second", duration(seconds_left), row.images_per_second);
-        let loss = match self.messages.is_verbose() {
-            true => format!("step {}/{num_steps}, {}", row.step, losses(row)),
-            false => format!("loss {:.4}", row.loss),
-        };
-        if self.bar.is_hidden() {
-            if self.last_line.elapsed() >= LINE_EVERY {
-                let percent = 100 * row.step / num_steps.max(1);
-                self.say(format!("{where_we_are}: {percent} % done, {speed}, {loss}"));
-                self.last_line = Instant::now();
-            }
-            return;
-        }
-        let best = self.best.map_or(String::new(), |best| format!(", best score {best:.2}"));
-        self.bar.set_position(row.step);
-        self.bar.set_prefix(format!("{where_we_are}: {speed}{best}"));
-        self.bar.set_message(loss);
-    }
-
     fn validated(&self, validation: &Validation) -> String {
         let which = if self.data.held_out.is_empty() { "validation" } else { "held-out" };
-        let mut text = format!(", {which} tags {:.1} % right (F1)", validation.tag_f1);
+        let mut text = match validation.tag_f1 {
+            Some(tag_f1) => format!(", {which} tags {tag_f1:.1} % right (F1)"),
+            None => String::new(),
+        };
         if let Some(miou) = validation.miou {
             text += &format!(", masks {miou:.2} % right (mIoU, tags given)");
         }
-        if let Some(loss) = validation.et_loss.filter(|_| self.messages.is_verbose()) {
+        if let Some(loss) = validation.et_loss.filter(|_| self.live.messages.is_verbose()) {
             text += &format!(", equivariance {loss:.4}");
         }
         text
     }
-}
-
-/// The terms of a step's loss, and the learning rate.
-fn losses(row: &MetricsRow) -> String {
-    let masks = match row.loss_masks {
-        0.0 => String::new(),
-        loss => format!(", masks {loss:.4}"),
-    };
-    format!(
-        "loss {:.4} (tags {:.4}, equivariance {:.4}{masks}, penalty {:.4}), rate {:.2e}",
-        row.loss, row.loss_mce, row.loss_et, row.loss_l2, row.rate
-    )
 }

@@ -6,7 +6,7 @@ mod config_file;
 
 use super::{MEMORY, Target, said};
 use clap::{Arg, ArgAction, Command};
-use vitpcm_train::{Preset, TrainConfig, VerifyConfig};
+use vitpcm_train::{Preset, Settings, TrainConfig, VerifyConfig};
 
 const TOML_WORDS: &[&str] = &[
     "[",
