@@ -103,7 +103,9 @@ pub(crate) fn run(
         });
         loop {
             if interrupt.is_asked() && !stop.swap(true, Ordering::Relaxed) {
-                hear(Event::Note("finishing the step and saving; press Ctrl-C again to stop at once".to_owned()));
+                hear(Event::Note(
+                    "finishing the step and saving; press Ctrl-C again to stop at once".to_owned(),
+                ));
             }
             match receiver.recv_timeout(Duration::from_millis(50)) {
                 Ok(event) => hear(event),
