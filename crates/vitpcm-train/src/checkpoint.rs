@@ -131,7 +131,7 @@ pub fn check_saved_state(file: &WeightFile) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::losses::{Losses, OF_TAGS};
+    use crate::losses::{ET, L2, Losses, MASKS, MCE, OF_TAGS};
     use crate::state_file::drawn;
     use proptest::prelude::*;
     use vitpcm_nets::DropoutRates;
@@ -182,7 +182,7 @@ mod tests {
         let progress: Progress = serde_json::from_str(from_tags).unwrap();
         assert_eq!((progress.optimiser_steps, progress.average_updates), (3, Some(2)));
         let row = progress.waiting_row.unwrap();
-        let [mce, et, masks, l2] = OF_TAGS.map(|name| row.losses.get(name));
+        let [mce, et, masks, l2] = [MCE, ET, MASKS, L2].map(|name| row.losses.get(name));
         assert_eq!((row.losses.total, [mce, et, masks, l2]), (0.875, [0.5, 0.25, 0.0, 0.125]));
 
         let on_masks = r#"{"epoch":1,"images_taken":4,"step":4,"data_fingerprint":9}"#;
