@@ -54,7 +54,7 @@ impl<'a> TrainReport<'a> {
             learned[usize::from(tag)] += 1;
         }
         let on = if data.held_out.is_empty() { MeasuredOn::ValidationSplit } else { MeasuredOn::HeldOut };
-        Ok(Verdict::new(on, &data.classes, &learned, &reviews, curves.tag_f1()))
+        Ok(Verdict::new(on, &data.classes, &learned, &reviews, &curves.tag_f1()))
     }
 
     /// Writes `report.html` into the run folder.

@@ -111,9 +111,9 @@ impl MetricsCsv {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::losses::OF_TAGS;
+    use crate::losses::{ET, L2, MASKS, MCE, OF_TAGS};
 
-    const COLUMNS: Columns = Columns { losses: &OF_TAGS, measures: &["miou", "score"] };
+    const COLUMNS: Columns = Columns { losses: &[MCE, ET, MASKS, L2], measures: &["miou", "score"] };
     const HEADING: &str = "epoch,step,images,rate,loss,loss_mce,loss_et,loss_masks,loss_l2,images_per_second,val_miou,val_score";
 
     fn row(step: u64) -> MetricsRow {

@@ -194,7 +194,12 @@ impl<I: NetworkInfo, T: Training> RunLoop<'_, I, T> {
                 self.next_epoch()?;
                 continue;
             }
-            self.check_ranks_agree()?;
+            if ranks.size() > 1 && !ranks.all_equal(fingerprint::of_weights(self.training.variables())?) {
+                let epoch = self.progress.epoch + 1;
+                let reason =
+                    format!("the ranks' weights differ after epoch {epoch}: one of them computes wrongly");
+                return Err(TrainError::Ranks(reason));
+            }
             let parameters = self.averaged_parameters();
             let validated = self.training.validate(&parameters, &self.progress, stop)?;
             let is_stopped = ranks.any(stop.load(Ordering::Relaxed));
@@ -280,15 +285,6 @@ impl<I: NetworkInfo, T: Training> RunLoop<'_, I, T> {
             progress.average_updates = self.average.as_ref().map(|_| 0);
         }
         Ok(())
-    }
-
-    fn check_ranks_agree(&self) -> Result<()> {
-        let (ranks, epoch) = (self.ranks, self.progress.epoch + 1);
-        if ranks.size() == 1 || ranks.all_equal(fingerprint::of_weights(self.training.variables())?) {
-            return Ok(());
-        }
-        let reason = format!("the ranks' weights differ after epoch {epoch}: one of them computes wrongly");
-        Err(TrainError::Ranks(reason))
     }
 
     /// The error of losses that are no numbers, with the images of all ranks.

@@ -33,14 +33,13 @@ pub struct TrainData {
 impl TrainData {
     /// The training split of a data set, and its validation split with masks where there are any.
     pub fn of(dataset: &Dataset, limits: ImageLimits) -> Self {
-        let image = |index: &usize| dataset.images()[*index].clone();
+        let image = |&index: &usize| dataset.images()[index].clone();
+        let truth = |&index: &usize| dataset.truth(index).cloned();
         let validation = dataset.validation().into_iter().flat_map(|split| &split.indices);
         Self {
             classes: dataset.classes().clone(),
             training: dataset.training().indices.iter().map(image).collect(),
-            validation: validation
-                .map(|index| ValidationImage { image: image(index), truth: dataset.truth(*index).cloned() })
-                .collect(),
+            validation: validation.map(|i| ValidationImage { image: image(i), truth: truth(i) }).collect(),
             held_out: Vec::new(),
             pseudo_masks: None,
             limits,
@@ -49,21 +48,16 @@ impl TrainData {
 
     /// The same with training images set aside to validate on. Names that are not in the data set any more are passed over.
     pub fn holding_out(dataset: &Dataset, limits: ImageLimits, names: Vec<String>) -> Self {
-        let all = Self::of(dataset, limits);
         let set_aside: HashSet<&str> = names.iter().map(String::as_str).collect();
-        let is_set_aside = |image: &TaggedImage| set_aside.contains(image.name.as_str());
-        let indices = dataset.training().indices;
-        let held_out = indices.iter().filter(|index| is_set_aside(&dataset.images()[**index]));
-        let validation = held_out.map(|&index| ValidationImage {
-            image: dataset.images()[index].clone(),
-            truth: dataset.truth(index).cloned(),
-        });
-        Self {
-            validation: validation.collect(),
-            training: all.training.into_iter().filter(|image| !is_set_aside(image)).collect(),
-            held_out: names,
-            ..all
+        let (mut validation, mut training) = (Vec::new(), Vec::new());
+        for &index in &dataset.training().indices {
+            let image = dataset.images()[index].clone();
+            match set_aside.contains(image.name.as_str()) {
+                true => validation.push(ValidationImage { image, truth: dataset.truth(index).cloned() }),
+                false => training.push(image),
+            }
         }
+        Self { training, validation, held_out: names, ..Self::of(dataset, limits) }
     }
 
     /// Whether the newest model is kept, because nothing may choose a better one.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rayon::prelude::*;
 use vitpcm::{CrfParams, RawScores, Refinement, SegmentError, Segmenter, TagMode};
 use vitpcm_data::{ImageLimits, MaskedImage, read_image};
-use vitpcm_masks::{ConfusionMatrix, LabelMap, MaskError, Picture, Scores, read_label_png_within};
+use vitpcm_masks::{ConfusionMatrix, Picture, Scores, read_label_png_within};
 
 use crate::error::{Result, TrainError};
 use crate::validation::strip;
@@ -95,8 +95,8 @@ fn score_unless_stopped(
         });
         let masks = masks.collect::<Result<Vec<_>>>()?;
         for ((image, scores, pixels, truth), (mask, after_crf)) in scored.iter().zip(masks) {
-            let added = add(&mut baseline, &mask, truth).and_then(|()| match (&mut refined, &after_crf) {
-                (Some(refined), Some(after_crf)) => add(refined, after_crf, truth),
+            let added = baseline.add(&mask, truth).and_then(|()| match (&mut refined, &after_crf) {
+                (Some(refined), Some(after_crf)) => refined.add(after_crf, truth),
                 _ => Ok(()),
             });
             match added {
@@ -118,14 +118,6 @@ fn score_unless_stopped(
     let classes = segmenter.classes();
     let (baseline, refined) = (baseline.scores(classes), refined.map(|matrix| matrix.scores(classes)));
     Ok(Some(VerifyScores { num_images, baseline, refined, failures, strips }))
-}
-
-fn add(
-    matrix: &mut ConfusionMatrix,
-    mask: &LabelMap,
-    truth: &LabelMap,
-) -> std::result::Result<(), MaskError> {
-    matrix.add(mask, truth)
 }
 
 /// The classes of which the network is surest, the background left out.

@@ -136,6 +136,16 @@ fn a_run_that_was_stopped_continues_bit_for_bit() {
 }
 
 #[test]
+fn a_run_that_ended_with_an_epoch_goes_on_with_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, out) = (folder.path().join("data"), folder.path().join("run"));
+    DrawnScenes { seed: 5, side: 48 }.write(&data, 8, 8).unwrap();
+    for (start, steps) in [(Start::Fresh, 2), (Start::Resume, 3)] {
+        assert_eq!(run(&job(&data, &out, start, config(steps)), None).steps, steps);
+    }
+}
+
+#[test]
 fn a_small_network_learns_drawn_scenes_and_segments_without_tags() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");

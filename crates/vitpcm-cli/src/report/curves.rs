@@ -10,20 +10,13 @@ const CURVE_POINTS: usize = 150;
 
 type Points = Vec<(f64, f64)>;
 
-/// Columns of `metrics.csv` over the steps, averaged to a plottable number of points.
+/// Columns of `metrics.csv` over the steps.
 pub(crate) struct Curves {
-    /// Every loss that counts, the total last.
-    losses: Vec<Curve>,
-    rate: Points,
-    miou: Points,
-    pixel_accuracy: Points,
-    tag_f1: Points,
-    et_loss: Points,
+    headings: Vec<String>,
+    columns: Vec<Points>,
     last_epoch: usize,
     /// Validated epochs with their scores.
     scores: Vec<(usize, f64)>,
-    /// The tag F1 of every validation.
-    tag_f1_of_each: Vec<f64>,
 }
 
 impl Curves {
@@ -50,24 +43,12 @@ impl Curves {
                 column.extend(value(i).map(|y| (step, y)));
             }
         }
-        let column = |name: &str| place(name).map_or_else(Vec::new, |i| averaged(&columns[i]));
-        let parts = headings.iter().filter(|heading| heading.starts_with("loss_"));
-        let mut losses: Vec<Curve> =
-            parts.map(|name| Curve { name: loss_name(name), points: column(name) }).collect();
-        losses.retain(|curve| curve.points.iter().any(|point| point.1 != 0.0));
-        losses.push(Curve { name: "total".to_owned(), points: column(TOTAL) });
-        Ok(Curves {
-            losses,
-            rate: column("rate"),
-            miou: column("val_miou"),
-            pixel_accuracy: column("val_pixel_accuracy"),
-            tag_f1: column("val_tag_f1"),
-            et_loss: column("val_et_loss"),
-            last_epoch,
-            scores,
-            tag_f1_of_each: place("val_tag_f1")
-                .map_or_else(Vec::new, |i| columns[i].iter().map(|at| at.1).collect()),
-        })
+        let headings = headings.iter().map(str::to_owned).collect();
+        Ok(Curves { headings, columns, last_epoch, scores })
+    }
+
+    fn column(&self, name: &str) -> &[(f64, f64)] {
+        self.headings.iter().position(|heading| heading == name).map_or(&[], |i| &self.columns[i])
     }
 
     /// The epoch of the last step; 0 before the first.
@@ -76,8 +57,8 @@ impl Curves {
     }
 
     /// The tag F1 of every validation, in percent.
-    pub(crate) fn tag_f1(&self) -> &[f64] {
-        &self.tag_f1_of_each
+    pub(crate) fn tag_f1(&self) -> Vec<f64> {
+        self.column("val_tag_f1").iter().map(|at| at.1).collect()
     }
 
     pub(crate) fn last_validated_epoch(&self) -> Option<usize> {
@@ -90,26 +71,35 @@ impl Curves {
         self.scores.iter().rev().copied().max_by(|a, b| a.1.total_cmp(&b.1))
     }
 
+    /// Every loss that counts, the total last.
+    fn losses(&self) -> Vec<Curve> {
+        let counts = |name: &&String| self.column(name).iter().any(|point| point.1 != 0.0);
+        let parts = self.headings.iter().filter(|name| name.starts_with("loss_")).filter(counts);
+        parts.map(|name| self.curve(&loss_name(name), name)).chain([self.curve("total", TOTAL)]).collect()
+    }
+
+    /// A column, averaged to as many points as can be seen.
+    fn curve(&self, name: &str, column: &str) -> Curve {
+        Curve { name: name.to_owned(), points: averaged(self.column(column)) }
+    }
+
     /// Charts of the losses, the validation and the learning rate; empty before the first step.
     pub(crate) fn charts(&self) -> String {
-        let curve = |name: &str, points: &Points| Curve { name: name.to_owned(), points: points.clone() };
+        let percent = [
+            ("mIoU, tags given", "val_miou"),
+            ("tag F1", "val_tag_f1"),
+            ("pixel accuracy", "val_pixel_accuracy"),
+        ];
+        let agreement = self.curve("equivariance loss", "val_et_loss");
         let charts = [
-            line_chart("Loss", "step", &self.losses),
+            line_chart("Loss", "step", &self.losses()),
             line_chart(
                 "Validation, in percent",
                 "step",
-                &[
-                    curve("mIoU, tags given", &self.miou),
-                    curve("tag F1", &self.tag_f1),
-                    curve("pixel accuracy", &self.pixel_accuracy),
-                ],
+                &percent.map(|(name, column)| self.curve(name, column)),
             ),
-            line_chart(
-                "Validation: views agree (L_ET)",
-                "step",
-                &[curve("equivariance loss", &self.et_loss)],
-            ),
-            line_chart("Learning rate", "step", &[curve("rate", &self.rate)]),
+            line_chart("Validation: views agree (L_ET)", "step", &[agreement]),
+            line_chart("Learning rate", "step", &[self.curve("rate", "rate")]),
         ]
         .concat();
         if charts.is_empty() { charts } else { format!("<div class=\"charts\">\n{charts}</div>\n") }
@@ -145,7 +135,8 @@ mod tests {
         std::fs::write(&path, format!("{heading}\n1,1,2.5,1,0,0.5,0.25,0.75\n1,2,2.5,1,0,0.5,0.25,0.75\n"))
             .unwrap();
         let curves = Curves::read(&path).unwrap();
-        let names: Vec<&str> = curves.losses.iter().map(|curve| curve.name.as_str()).collect();
+        let losses = curves.losses();
+        let names: Vec<&str> = losses.iter().map(|curve| curve.name.as_str()).collect();
         assert_eq!(names, ["tags (L_MCE)", "masks (L_PM)", "penalty (L2)", "loss_new", "total"]);
         assert!(curves.charts().contains("masks (L_PM): 0.5 now"));
     }
@@ -157,13 +148,13 @@ mod tests {
         std::fs::write(&path, "epoch,step,loss,val_miou,val_score\n1,1,2.5,,\n1,2,1.5,40,40\n2,3,0.")
             .unwrap();
         let curves = Curves::read(&path).unwrap();
-        assert_eq!(curves.losses[0].points, [(1.0, 2.5), (2.0, 1.5)]);
-        assert_eq!(curves.miou, [(2.0, 40.0)]);
+        assert_eq!(curves.losses()[0].points, [(1.0, 2.5), (2.0, 1.5)]);
+        assert_eq!(curves.column("val_miou"), [(2.0, 40.0)]);
         assert_eq!(
             (curves.last_epoch(), curves.best(), curves.last_validated_epoch()),
             (1, Some((1, 40.0)), Some(1))
         );
-        assert!(curves.charts().contains("Loss") && curves.rate.is_empty());
+        assert!(curves.charts().contains("Loss") && curves.column("rate").is_empty());
         std::fs::write(&path, "").unwrap();
         assert!(Curves::read(&path).is_err());
     }
