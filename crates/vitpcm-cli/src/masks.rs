@@ -381,7 +381,7 @@ fn measured_speed(device: &Device, precision: Precision) -> anyhow::Result<Speed
             (false, _) => 0.0019,
         },
         files: 0.004 + 0.03 / threads,
-        crf_megapixel: 1.0 / threads.clamp(1.0, 16.0),
+        crf_megapixel: 0.75 / threads.clamp(1.0, 16.0),
         heads_image: 0.66 / threads,
         round: 5.0,
     })

@@ -221,7 +221,7 @@ mod tests {
         for line in [&lines[0], &lines[3]] {
             assert!(
                 line.contains(
-                    "--val-share 0 --set schedule.unfreeze=2 --set model.grid=24 --set schedule.effective_batch=8 \
+                    "--val-share 0 --set schedule.unfreeze=2 --set model.grid=20 --set schedule.effective_batch=8 \
                      --batch 8 --set views.pool=2 --features out/.masks/features"
                 ),
                 "{line}"
