@@ -201,7 +201,7 @@ fn an_error_of_one_rank_names_it_and_ends_all() {
     let (_, stderr) = check(start(2, &["segment", "--out", "nowhere"]), 2);
     assert_eq!(stderr.matches("Usage:").count(), 1, "{stderr}");
     let (_, stderr) = check(start(2, &["evaluate", "--pred", "a", "--truth", "b"]), 2);
-    assert_eq!(stderr.matches("for one process").count(), 1, "{stderr}");
+    assert_eq!(stderr.matches("runs as one process").count(), 1, "{stderr}");
 }
 
 #[test]
