@@ -60,12 +60,19 @@ impl Scratch {
         text.lines().skip(1).map(|line| line.split(',').map(cell).collect()).collect()
     }
 
-    fn wait_for_rows(&self, child: &mut Child, out: &str, rows: usize) {
+    /// Starts a run and waits until it is so far, and still running.
+    #[track_caller]
+    fn start_and_wait_for_rows(&self, ranks: usize, out: &str, more: &[&str], rows: usize) -> Child {
+        let mut child = self.start(ranks, out, more);
         let start = Instant::now();
-        while self.rows(out).len() < rows && child.try_wait().unwrap().is_none() {
+        while self.rows(out).len() < rows {
             assert!(start.elapsed() < Duration::from_secs(300), "no {rows} rows in five minutes");
+            if child.try_wait().unwrap().is_some() {
+                panic!("ended before row {rows}: {:?}", child.wait_with_output());
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
+        child
     }
 
     /// Holds the losses and the validation of two whole runs together.
@@ -156,19 +163,16 @@ fn two_and_three_ranks_train_what_one_process_trains() {
 fn a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on_from_the_state() {
     let scratch = Scratch::with_scenes();
     check(scratch.start(1, "whole", &[DROPOUT]), 0);
-    let mut child = scratch.start(2, "broken", &[DROPOUT]);
-    scratch.wait_for_rows(&mut child, "broken", 4);
+    let child = scratch.start_and_wait_for_rows(2, "broken", &[DROPOUT], 4);
     signal_rank(&child, 1, "-KILL");
     let (_, stderr) = check(child, 137);
     assert!(stderr.contains("rank 1"), "{stderr}");
 
     // One process goes on, two after it, and one rank that is asked to stop stops both.
-    let mut child = scratch.start(1, "broken", &[DROPOUT, "--resume"]);
-    scratch.wait_for_rows(&mut child, "broken", 8);
+    let child = scratch.start_and_wait_for_rows(1, "broken", &[DROPOUT, "--resume"], 8);
     assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
     check(child, 130);
-    let mut child = scratch.start(2, "broken", &[DROPOUT, "--resume"]);
-    scratch.wait_for_rows(&mut child, "broken", 12);
+    let child = scratch.start_and_wait_for_rows(2, "broken", &[DROPOUT, "--resume"], 12);
     signal_rank(&child, 1, "-TERM");
     check(child, 130);
     check(scratch.start(2, "broken", &[DROPOUT, "--resume"]), 0);

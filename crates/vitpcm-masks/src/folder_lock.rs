@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The lock file in a folder; its writer removes it.
 pub const LOCK_FILE: &str = ".vitpcm.lock";
@@ -19,6 +19,9 @@ pub const LOCK_FILE: &str = ".vitpcm.lock";
 const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Time within which a writer fills its lock file after locking it.
 const JUST_BEGUN: Duration = Duration::from_millis(100);
+/// How long a taker waits for the holder to end: a job that starts again right after a crash or a kill may come before the
+/// system has ended its predecessor.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Without a heartbeat for this long, a process on another machine counts as gone.
 const SILENCE: Duration = Duration::from_secs(7);
 
@@ -73,10 +76,19 @@ impl Display for Holder {
 }
 
 impl FolderLock {
-    /// Locks an existing folder for `command`, and removes temporary files of killed processes.
+    /// Locks an existing folder for `command`, and removes temporary files of killed processes. Waits a few seconds for a
+    /// process that may be ending.
     pub fn take(folder: &Path, command: &str) -> Result<FolderLock, FolderLockError> {
         let path = folder.join(LOCK_FILE);
-        let lock = Self::take_file(folder, &path, command, SILENCE)?;
+        let start = Instant::now();
+        let lock = loop {
+            match Self::take_file(folder, &path, command, SILENCE) {
+                Err(FolderLockError::Held { .. }) if start.elapsed() < PATIENCE => {
+                    std::thread::sleep(JUST_BEGUN)
+                }
+                taken => break taken?,
+            }
+        };
         atomic_file::remove_leftovers(folder);
         Ok(lock)
     }
@@ -262,6 +274,19 @@ mod tests {
         drop(first);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing stays behind");
         take(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_holder_that_is_ending_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = take(folder.path()).unwrap();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| FolderLock::take(folder.path(), "test"));
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(!second.is_finished());
+            drop(first);
+            second.join().unwrap().unwrap();
+        });
     }
 
     #[test]
