@@ -259,14 +259,12 @@ impl Contest {
         let judges = judges.map(|(_, features)| features);
         let choice = Choice::new(judges, tagged, ChoiceConfig::default())?;
         let given = choice.judge_masks(GIVEN, given)?;
-        let bar = session.messages.progress_bar(features.len() * RULES.len(), "linear heads");
+        let bar = session.messages.progress_bar(features.len(), "linear heads on features");
         let mut heads = Vec::new();
         let descent = DescentConfig { seed: session.seed, ..DescentConfig::default() };
         for (source, features) in &features {
-            for rule in &RULES {
-                heads.extend(choice.fit_heads(*source, features, std::slice::from_ref(rule), &descent)?);
-                bar.inc(1);
-            }
+            heads.extend(choice.fit_heads(*source, features, &RULES, &descent)?);
+            bar.inc(1);
         }
         bar.finish_and_clear();
         Ok(Contest { features, given, heads: rank(heads) })

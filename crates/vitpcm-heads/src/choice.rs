@@ -134,12 +134,12 @@ impl<'a> Choice<'a> {
         rules: &[Rule],
         config: &DescentConfig,
     ) -> Result<Vec<Candidate>> {
-        let candidate = |&rule: &Rule| {
-            let head = FittedHead::fit(rule, features, self.images, config)?;
+        let heads = FittedHead::fit(rules, features, self.images, config)?;
+        let candidate = |(head, &rule): (FittedHead, &Rule)| {
             let masks = head.masks(features, self.images)?;
             self.judged(Origin::Head { source, rule, head }, masks)
         };
-        rules.iter().map(candidate).collect()
+        heads.into_iter().zip(rules).map(candidate).collect()
     }
 
     /// Scores masks made elsewhere: one label map per image, on the grid of patches.

@@ -1,11 +1,12 @@
-//! Fitting a head to a pooled loss: Adam on batches of whole images.
+//! Fitting heads to pooled losses: Adam on batches of whole images.
 
 use rayon::prelude::*;
 use vitpcm_nets::Stream;
 
 use crate::head::LinearHead;
 use crate::patch_features::{PatchFeatures, widen};
-use crate::pooled_loss::{BatchImage, Gradient, PooledLoss, balanced_weights};
+use crate::pooled_loss::{BatchImage, PooledLoss, balanced_weights};
+use crate::product::Matrix;
 use crate::tagged_images::{TaggedImages, draw};
 
 /// Settings of the minimisation of pooled losses.
@@ -27,53 +28,77 @@ impl Default for DescentConfig {
     }
 }
 
-/// The head that minimises a loss.
+/// The head that minimises each loss. All are fitted side by side to the same batches, so that patches are widened and
+/// multiplied once for all of them.
 pub(crate) fn descend(
-    loss: PooledLoss,
+    losses: &[PooledLoss],
     features: &PatchFeatures,
     images: &TaggedImages,
     config: &DescentConfig,
-) -> LinearHead {
+) -> Vec<LinearHead> {
+    if losses.is_empty() {
+        return Vec::new();
+    }
     let width = features.width();
     let tag_weights = balanced_weights(images);
     let stream = Stream::named(config.seed, "head batches");
-    let mut weights = loss.initial_weights(images.num_classes(), width, config.seed);
+    let initial = |loss: &PooledLoss| loss.initial_weights(images.num_classes(), width, config.seed);
+    let mut weights: Vec<f32> = losses.iter().flat_map(initial).collect();
     let mut adam = Adam::new(weights.len());
     for step in 0..config.steps {
         let position = (step * config.batch) as u64;
         let batch = draw(config.batch, images.num_images(), stream, position);
-        let gradient = batch_gradient(loss, &weights, features, images, &tag_weights, &batch);
-        adam.step(
-            &mut weights,
-            &gradient.by_weights,
-            config.rate * (1.0 - step as f32 / config.steps as f32),
-        );
+        let gradient = batch_gradient(losses, &weights, features, images, &tag_weights, &batch);
+        let rate = config.rate * (1.0 - step as f32 / config.steps as f32);
+        adam.step(&mut weights, &gradient.by_weights, rate);
     }
-    let weights = loss.log_odds_weights(&weights, width);
-    LinearHead::new(width, weights).expect("a loss has whole rows of weights")
+    let mut rest = &weights[..];
+    let head = |loss: &PooledLoss| {
+        let own = rest.split_off(..loss.num_rows(images.num_classes()) * (width + 1));
+        let weights = loss.log_odds_weights(own.expect("every loss has its rows"), width);
+        LinearHead::new(width, weights).expect("a loss has whole rows of weights")
+    };
+    losses.iter().map(head).collect()
 }
 
-/// The loss of a batch with its penalty. `tag_weights` cover all images.
+/// The sum of several losses, and its gradient with respect to all their parameters.
+#[derive(Debug, Clone)]
+pub(crate) struct Gradient {
+    pub(crate) loss: f64,
+    pub(crate) by_weights: Vec<f32>,
+}
+
+/// The losses of a batch with their penalties; `weights` holds the rows of one loss after those of another. `tag_weights`
+/// cover all images.
 pub(crate) fn batch_gradient(
-    loss: PooledLoss,
+    losses: &[PooledLoss],
     weights: &[f32],
     features: &PatchFeatures,
     images: &TaggedImages,
     tag_weights: &[f32],
     batch: &[usize],
 ) -> Gradient {
-    let (width, num_classes) = (features.width(), images.num_classes());
+    let (width, num_classes, num_patches) = (features.width(), images.num_classes(), features.num_patches());
     let gradients: Vec<Gradient> = batch
         .par_iter()
         .map_init(Vec::new, |widened, &image| {
             widen(features.image(image).chunks_exact(width), width, widened);
+            let patches = Matrix::rows_of(widened, width + 1);
+            let mut scores = Matrix::rows_of(weights, width + 1).times(patches.transposed()); // [rows, patches]
             let image = BatchImage {
-                patches: widened,
+                num_patches,
                 tags: images.tags(image),
                 tag_weights: &tag_weights[image * num_classes..][..num_classes],
                 batch: batch.len(),
             };
-            loss.of_image(weights, image)
+            let mut rest = &mut scores[..];
+            let of_loss = |loss: &PooledLoss| {
+                let own = rest.split_off_mut(..loss.num_rows(num_classes) * num_patches);
+                loss.of_image(own.expect("every loss has its rows"), image)
+            };
+            let loss = losses.iter().map(of_loss).sum();
+            // `scores` now holds the gradient with respect to them.
+            Gradient { loss, by_weights: Matrix::rows_of(&scores, num_patches).times(patches) }
         })
         .collect();
 
@@ -82,8 +107,10 @@ pub(crate) fn batch_gradient(
         sum.loss += gradient.loss;
         sum.by_weights.iter_mut().zip(&gradient.by_weights).for_each(|(sum, value)| *sum += value);
     }
-    let penalty = loss.weight_penalty();
-    for (row, gradient) in weights.chunks_exact(width + 1).zip(sum.by_weights.chunks_exact_mut(width + 1)) {
+    let penalties =
+        losses.iter().flat_map(|loss| std::iter::repeat_n(loss.weight_penalty(), loss.num_rows(num_classes)));
+    let rows = weights.chunks_exact(width + 1).zip(sum.by_weights.chunks_exact_mut(width + 1));
+    for ((row, gradient), penalty) in rows.zip(penalties) {
         for (&weight, gradient) in row[..width].iter().zip(gradient) {
             sum.loss += f64::from(penalty * weight * weight);
             *gradient += 2.0 * penalty * weight;

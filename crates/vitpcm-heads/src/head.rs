@@ -42,6 +42,17 @@ pub enum Rule {
     },
 }
 
+impl Rule {
+    /// The loss that is minimised, if it is learned so.
+    fn pooled_loss(self) -> Option<PooledLoss> {
+        match self {
+            Rule::Softmax { share, negatives } => Some(PooledLoss::Softmax { share, negatives }),
+            Rule::Sigmoid { share } => Some(PooledLoss::Sigmoid { share }),
+            Rule::Share { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -106,22 +117,21 @@ pub struct FittedHead {
 }
 
 impl FittedHead {
-    /// Fits a head to the tags of images by a rule.
+    /// Fits a head to the tags of images by each rule.
     pub fn fit(
-        rule: Rule,
+        rules: &[Rule],
         features: &PatchFeatures,
         images: &TaggedImages,
         config: &DescentConfig,
-    ) -> Result<Self> {
+    ) -> Result<Vec<Self>> {
         features.check_fits(images)?;
-        let by_fold = match rule {
-            Rule::Softmax { share, negatives } => {
-                vec![descend(PooledLoss::Softmax { share, negatives }, features, images, config)]
-            }
-            Rule::Sigmoid { share } => vec![descend(PooledLoss::Sigmoid { share }, features, images, config)],
+        let losses: Vec<PooledLoss> = rules.iter().filter_map(|rule| rule.pooled_loss()).collect();
+        let mut descended = descend(&losses, features, images, config).into_iter();
+        let by_fold = |rule: &Rule| match *rule {
             Rule::Share { share } => fit_share(share, features, images),
+            Rule::Softmax { .. } | Rule::Sigmoid { .. } => descended.by_ref().take(1).collect(),
         };
-        Ok(Self { by_fold })
+        Ok(rules.iter().map(by_fold).map(|by_fold| Self { by_fold }).collect())
     }
 
     /// The head for an image of the set it was fitted to.

@@ -61,7 +61,7 @@ fn check_loss(name: &str, loss: PooledLoss) {
     let (features, images) = (reference.features(), reference.images());
     let tag_weights = balanced_weights(&images);
     let batch: Vec<usize> = (0..images.num_images()).collect();
-    let of = |weights: &[f32]| batch_gradient(loss, weights, &features, &images, &tag_weights, &batch);
+    let of = |weights: &[f32]| batch_gradient(&[loss], weights, &features, &images, &tag_weights, &batch);
     let mut weights = reference.floats(&format!("{name}.weights"));
     let gradient = of(&weights);
     // The logarithm of 1 − p in f32, with p up to 0.9997: PyTorch's own f32 is 1.5e-5 and 7e-5 off.
@@ -106,8 +106,8 @@ fn sigmoid_is_pytorchs() {
 fn the_cross_fitted_ridge_and_its_masks_are_pytorchs() {
     let reference = Reference::load();
     let (features, images) = (reference.features(), reference.images());
-    let head = FittedHead::fit(Rule::Share { share: 0.2 }, &features, &images, &DescentConfig::default());
-    let head = head.unwrap();
+    let rules = [Rule::Share { share: 0.2 }];
+    let head = FittedHead::fit(&rules, &features, &images, &DescentConfig::default()).unwrap().remove(0);
     let expected = reference.floats("share.scores");
     let an_image = expected.len() / images.num_images();
     for (image, expected) in expected.chunks_exact(an_image).enumerate() {

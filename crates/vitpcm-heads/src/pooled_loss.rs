@@ -5,7 +5,6 @@
 
 use vitpcm_nets::Stream;
 
-use crate::product::Matrix;
 use crate::tagged_images::TaggedImages;
 
 /// Pooled probabilities are kept this far from 0 and 1.
@@ -24,18 +23,10 @@ pub(crate) enum PooledLoss {
     Sigmoid { share: f32 },
 }
 
-/// A loss and its gradient with respect to all parameters.
-#[derive(Debug, Clone)]
-pub(crate) struct Gradient {
-    pub(crate) loss: f64,
-    pub(crate) by_weights: Vec<f32>,
-}
-
 /// An image of a batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchImage<'a> {
-    /// `[patches, width + 1]`
-    pub(crate) patches: &'a [f32],
+    pub(crate) num_patches: usize,
     pub(crate) tags: &'a [bool],
     /// Loss weight of each tag, present or absent.
     pub(crate) tag_weights: &'a [f32],
@@ -44,10 +35,11 @@ pub(crate) struct BatchImage<'a> {
 }
 
 impl PooledLoss {
-    fn first_class(self) -> usize {
+    /// Rows of parameters, and of scores.
+    pub(crate) fn num_rows(self, num_classes: usize) -> usize {
         match self {
-            PooledLoss::Softmax { .. } => 1,
-            PooledLoss::Sigmoid { .. } => 0,
+            PooledLoss::Softmax { .. } => num_classes + 1,
+            PooledLoss::Sigmoid { .. } => num_classes,
         }
     }
 
@@ -62,7 +54,7 @@ impl PooledLoss {
     /// Initial parameters.
     pub(crate) fn initial_weights(self, num_classes: usize, width: usize, seed: u64) -> Vec<f32> {
         let stream = Stream::named(seed, "head weights");
-        let rows = num_classes + self.first_class();
+        let rows = self.num_rows(num_classes);
         let weight = |i: usize| match (self, i % (width + 1) == width) {
             (PooledLoss::Softmax { .. }, true) => 0.0,
             (PooledLoss::Softmax { .. }, false) => SOFTMAX_DEVIATION * stream.normal(i as u64),
@@ -83,22 +75,17 @@ impl PooledLoss {
         }
     }
 
-    /// One image's contribution to the loss of its batch, without the weight penalty, and to the gradient.
-    pub(crate) fn of_image(self, weights: &[f32], image: BatchImage<'_>) -> Gradient {
-        let row = weights.len() / (image.tags.len() + self.first_class());
-        let patches = Matrix::rows_of(image.patches, row);
-        let mut scores = Matrix::rows_of(weights, row).times(patches.transposed()); // [rows, patches]
-        let num_patches = image.patches.len() / row;
-        let loss = match self {
+    /// One image's contribution to the loss of its batch, without the weight penalty. Overwrites the scores of its patches,
+    /// `[rows, patches]`, with their gradient.
+    pub(crate) fn of_image(self, scores: &mut [f32], image: BatchImage<'_>) -> f64 {
+        match self {
             PooledLoss::Softmax { share, negatives } => {
-                softmax_loss(&mut scores, image, pooled_count(share, num_patches), negatives)
+                softmax_loss(scores, image, pooled_count(share, image.num_patches), negatives)
             }
             PooledLoss::Sigmoid { share } => {
-                sigmoid_loss(&mut scores, image, pooled_count(share, num_patches))
+                sigmoid_loss(scores, image, pooled_count(share, image.num_patches))
             }
-        };
-        // `scores` now holds the gradient with respect to them.
-        Gradient { loss, by_weights: Matrix::rows_of(&scores, num_patches).times(patches) }
+        }
     }
 }
 
@@ -122,8 +109,7 @@ pub(crate) fn balanced_weights(images: &TaggedImages) -> Vec<f32> {
 /// Cross entropy of pooled probabilities and, with `negatives`, of claims of absent classes by any patch. Overwrites
 /// scores `[1 + classes, patches]` with their gradient.
 fn softmax_loss(scores: &mut [f32], image: BatchImage<'_>, count: usize, negatives: bool) -> f64 {
-    let num_classes = image.tags.len();
-    let num_patches = scores.len() / (num_classes + 1);
+    let (num_classes, num_patches) = (image.tags.len(), image.num_patches);
     softmax_over_rows(scores, num_patches);
     let probabilities = &*scores;
     let mut by_probability = vec![0.0f32; scores.len()];
@@ -176,8 +162,7 @@ fn softmax_loss(scores: &mut [f32], image: BatchImage<'_>, count: usize, negativ
 /// Logistic loss of pooled scores, and of every score of absent classes. Overwrites scores `[classes, patches]` with
 /// their gradient.
 fn sigmoid_loss(scores: &mut [f32], image: BatchImage<'_>, count: usize) -> f64 {
-    let num_classes = image.tags.len();
-    let num_patches = scores.len() / num_classes;
+    let (num_classes, num_patches) = (image.tags.len(), image.num_patches);
     let mut loss = 0.0;
     let mut pool = Pool::default();
     for (class, plane) in scores.chunks_exact_mut(num_patches).enumerate() {
