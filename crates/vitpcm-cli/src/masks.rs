@@ -179,13 +179,15 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
             "the job keeps the plan that it began with: --minutes is not used; another --out starts anew",
         );
     }
-    let stages = stages::of_plan(&progress.plan, &folders, &args.format);
+    let stages_of = |plan: &Plan, masks_by| stages::of_plan(plan, masks_by, &folders, &args.format);
+    let mut masks_by = folders.masks_by();
+    let mut stages = stages_of(&progress.plan, masks_by);
     let warnings = tag_warnings(
         dataset.classes(),
         &describe_images(dataset.images(), &ImageLimits::default()),
         InputGrid::default(),
     );
-    let summary = |progress: &Progress, agreement: Option<&Trust>| {
+    let summary = |progress: &Progress, stages: &[Stage], agreement: Option<&Trust>| {
         let report = Report {
             folder: &args.folder,
             images: dataset.images().len(),
@@ -203,7 +205,7 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     problems_line(&dataset, &args.folder).iter().for_each(|line| messages.note(line));
     warnings.iter().for_each(|warning| messages.note(format!("warning: {warning}")));
     if args.dry_run {
-        summary(&progress, None)?;
+        summary(&progress, &stages, None)?;
         return Ok(Outcome::Done);
     }
 
@@ -214,8 +216,8 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         progress.done.truncate(stages.len() - 1);
         (progress.is_begun, progress.some_failed) = (true, false);
     }
-    for (index, stage) in stages.iter().enumerate().skip(progress.done.len()) {
-        messages.note(format!("{}/{} {}", index + 1, stages.len(), stage.what));
+    while let Some(stage) = stages.get(progress.done.len()) {
+        messages.note(format!("{}/{} {}", progress.done.len() + 1, stages.len(), stage.what));
         let begun = if progress.is_begun { Begun::Before } else { Begun::Now };
         progress.is_begun = true;
         write_progress(&kept, &progress)?;
@@ -231,13 +233,18 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         progress.done.push(started.elapsed().as_secs_f64());
         progress.is_begun = false;
         write_progress(&kept, &progress)?;
+        if masks_by != folders.masks_by() {
+            masks_by = folders.masks_by();
+            stages = stages_of(&progress.plan, masks_by);
+            say_new_plan(&progress.plan, &stages[progress.done.len()..], session);
+        }
     }
     // Large, and of no use once all rounds are done.
     let _ = std::fs::remove_dir_all(folders.features());
     let model = args.out.join("model.safetensors");
-    copy_whole(&folders.final_model(&progress.plan), &model)?;
+    copy_whole(&folders.final_model(&progress.plan, masks_by), &model)?;
     let judged = judged(&args.out, dataset.classes())?;
-    summary(&progress, judged.trust.as_ref())?;
+    summary(&progress, &stages, judged.trust.as_ref())?;
     let one_round = "one round, so there are no other masks to compare with: look at the masks before you use them, the least sure \
                      first; with more --minutes there are two\n";
     let mut text = judged.trust.map_or(one_round.to_owned(), |trust| trust.table());
@@ -307,6 +314,23 @@ fn say_plan(dataset: &Dataset, plan: &Plan, stages: &[Stage], session: &Session)
     lines.iter().for_each(|line| session.messages.note(line));
 }
 
+/// What changes once linear heads have replaced the masks of the first round.
+fn say_new_plan(plan: &Plan, rest: &[Stage], session: &Session) {
+    let Some(later) = &plan.after_heads else { return };
+    let way = match &later[..] {
+        [] => "a linear head makes all masks; with more --minutes, further rounds learn from it".to_owned(),
+        [epochs] => format!("{} from the masks of a linear head", counted(*epochs, "epoch", "epochs")),
+        [epochs, ..] => {
+            let epochs = counted(*epochs, "epoch", "epochs");
+            format!("{} times {epochs} from the masks of a linear head", later.len())
+        }
+    };
+    let mut lines = vec![format!("new plan, because the network missed the objects: {way}")];
+    lines.push("the rest by single commands:".to_owned());
+    lines.extend(rest.iter().map(|stage| format!("  {}", stage.shown())));
+    lines.iter().for_each(|line| session.messages.note(line));
+}
+
 /// What each round does, in words.
 fn in_rounds(rounds: &[usize]) -> String {
     let epochs = |count: usize| counted(count, "epoch", "epochs");
@@ -325,6 +349,7 @@ fn new_plan(args: &Args, dataset: &Dataset, session: &Session) -> anyhow::Result
     let minutes = args.minutes.unwrap_or(if device.is_cpu() { MINUTES_ON_CPU } else { MINUTES_ON_GPU });
     let situation = Situation {
         num_images: dataset.images().len(),
+        num_classes: dataset.classes().len() - 1,
         megapixels: mean_megapixels(dataset),
         minutes,
         speed: measured_speed(&device, precision)?,
@@ -382,7 +407,8 @@ fn measured_speed(device: &Device, precision: Precision) -> anyhow::Result<Speed
         },
         files: 0.004 + 0.03 / threads,
         crf_megapixel: 0.75 / threads.clamp(1.0, 16.0),
-        heads_image: 0.66 / threads,
+        heads_class: 12.0 / threads,
+        heads_image: 0.06 / threads,
         round: 5.0,
     })
 }

@@ -9,6 +9,7 @@ use crate::data_inspect::Reading;
 use crate::embedded_model;
 use crate::live_run::duration;
 use crate::mask_place;
+use crate::model_path::MODEL_FILE;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::output::{self, Messages};
@@ -20,13 +21,14 @@ use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use vitpcm::{Model, Storage};
 use vitpcm_data::{Dataset, ImageLimits, TaggedImage, read_image, read_image_header};
 use vitpcm_heads::{
-    Candidate, Choice, ChoiceConfig, DescentConfig, FeatureExtractor, GRID_SIDE, Origin, PatchFeatures,
-    RULES, Source, TaggedImages, Tiles, rank,
+    Candidate, Choice, ChoiceConfig, DescentConfig, FeatureExtractor, GRID_SIDE, Origin, RULES, Source,
+    SourceFeatures, TaggedImages, Tiles, head_model, rank,
 };
 use vitpcm_masks::resampling::Alignment;
-use vitpcm_masks::{IGNORE, LabelMap, ScoreMap, mask_files, read_label_png_within, write_label_png};
+use vitpcm_masks::{Classes, IGNORE, LabelMap, ScoreMap, mask_files, read_label_png_within, write_label_png};
 use vitpcm_nets::{BackboneConfig, Precision, PretrainedBackbone, Vit};
 
 /// Images per batch.
@@ -45,7 +47,7 @@ const SUSPECT_EMPTY: f32 = 0.5;
 /// Marks a folder as results of this command.
 const MARKER: &str = ".propose";
 /// Name of the masks of --masks.
-const GIVEN: &str = "the given masks";
+pub(crate) const GIVEN: &str = "the given masks";
 /// Rows of the printed table.
 const ROWS: usize = 6;
 
@@ -129,7 +131,7 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let all = images;
     let images = spread(&all, args.max_images);
     let outputs = all.iter().map(|image| args.out.join(image.mask_name()));
-    let lists = [args.out.join(CLASS_LIST)].into_iter().chain(args.json.clone());
+    let lists = [CLASS_LIST, MODEL_FILE].map(|name| args.out.join(name)).into_iter().chain(args.json.clone());
     let masks = all.iter().map(|image| place.join(image.mask_name()));
     let inputs = dataset.files().map(Path::to_path_buf).chain(masks);
     session.check_outputs(inputs, outputs.chain(lists))?;
@@ -179,6 +181,9 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     });
     written?;
     output::write_file(&args.out.join(CLASS_LIST), class_list(dataset.classes()).as_bytes())?;
+    if let Some((contest, head)) = best {
+        contest.model(head, dataset.classes())?.save(args.out.join(MODEL_FILE), Storage::F32)?;
+    }
 
     let chosen = best.map_or_else(|| GIVEN.to_owned(), |(_, head)| head.origin.to_string());
     messages.note(coverage.to_string());
@@ -240,7 +245,8 @@ impl fmt::Display for Coverage {
 
 /// The given masks and those of all heads, ranked.
 struct Contest {
-    features: Vec<(Source, PatchFeatures)>,
+    backbone: PretrainedBackbone,
+    features: Vec<SourceFeatures>,
     given: Candidate,
     /// Best first.
     heads: Vec<Candidate>,
@@ -254,25 +260,37 @@ impl Contest {
         limits: &ImageLimits,
         session: &Session,
     ) -> anyhow::Result<Contest> {
-        let (depth, features) = frozen_features(images, limits, session)?;
-        let judges = features.iter().filter(|(source, _)| source.is_judge(depth));
-        let judges = judges.map(|(_, features)| features);
+        let (backbone, features) = frozen_features(images, limits, session)?;
+        let depth = backbone.config.depth();
+        let judges = features.iter().filter(|from| from.source.is_judge(depth)).map(|from| &from.patches);
         let choice = Choice::new(judges, tagged, ChoiceConfig::default())?;
         let given = choice.judge_masks(GIVEN, given)?;
         let bar = session.messages.progress_bar(features.len(), "linear heads on features");
         let mut heads = Vec::new();
         let descent = DescentConfig { seed: session.seed, ..DescentConfig::default() };
-        for (source, features) in &features {
-            heads.extend(choice.fit_heads(*source, features, &RULES, &descent)?);
+        for from in &features {
+            heads.extend(choice.fit_heads(from.source, &from.patches, &RULES, &descent)?);
             bar.inc(1);
         }
         bar.finish_and_clear();
-        Ok(Contest { features, given, heads: rank(heads) })
+        Ok(Contest { backbone, features, given, heads: rank(heads) })
     }
 
     /// The best head, if it is recognised well and beats the given masks by the margin.
     fn winner(&self, margin: f32) -> Option<&Candidate> {
         self.heads.first().filter(|head| head.score >= MIN_SCORE && head.score > margin * self.given.score)
+    }
+
+    /// A head as a model, for all images.
+    fn model(&self, head: &Candidate, classes: &Classes) -> anyhow::Result<Model> {
+        let Origin::Head { source, rule, head } = &head.origin else {
+            return Err(anyhow!("only a head is a model"));
+        };
+        let from = self.features.iter().find(|from| from.source == *source).context("a head has features")?;
+        let head = head.for_new_images();
+        let mut model = head_model(&self.backbone, *source, &from.projection, &head, classes.names())?;
+        model.info.provenance.insert("head".to_owned(), format!("{rule}, {source}"));
+        Ok(model)
     }
 
     /// For people.
@@ -337,12 +355,12 @@ fn spread<'a>(images: &[&'a TaggedImage], at_most: usize) -> Vec<&'a TaggedImage
     (0..count).map(|i| images[i * images.len() / count]).collect()
 }
 
-/// The number of blocks of the embedded ViT, and the images' features after some of them.
+/// The embedded ViT, and the images' features after some of its blocks.
 fn frozen_features(
     images: &[&TaggedImage],
     limits: &ImageLimits,
     session: &Session,
-) -> anyhow::Result<(usize, Vec<(Source, PatchFeatures)>)> {
+) -> anyhow::Result<(PretrainedBackbone, Vec<SourceFeatures>)> {
     let (device, precision) = session.open_device()?;
     // On a GPU, features are f32: bf16 would cost precision that the heads need.
     let precision = if device.is_cpu() { precision } else { Precision::F32 };
@@ -361,7 +379,7 @@ fn frozen_features(
     let sources = Source::of_depth(config.depth, Tiles::Whole);
     let features = extractor.project(images.len(), fetch, &sources, session.seed);
     bar.finish_and_clear();
-    Ok((config.depth, features?))
+    Ok((backbone, features?))
 }
 
 /// The most frequent label in each grid cell.
@@ -388,15 +406,15 @@ fn on_grid(mask: &LabelMap) -> anyhow::Result<LabelMap> {
 /// Probabilities of background and the image's tags, from a head's log-odds.
 fn head_scores(
     head: &Candidate,
-    features: &[(Source, PatchFeatures)],
+    features: &[SourceFeatures],
     image: usize,
     tagged: &TaggedImages,
 ) -> anyhow::Result<ScoreMap> {
     let Origin::Head { source, head, .. } = &head.origin else {
         return Err(anyhow!("only a head gives scores"));
     };
-    let (_, features) = features.iter().find(|(other, _)| other == source).context("a head has features")?;
-    let log_odds = head.of_image(image, tagged).log_odds(features.image(image));
+    let features = features.iter().find(|from| from.source == *source).context("a head has features")?;
+    let log_odds = head.of_image(image, tagged).log_odds(features.patches.image(image));
     let num_cells = GRID_SIDE * GRID_SIDE;
     let tags = tagged.tags(image);
     let mut scores = vec![0.0f32; (tags.len() + 1) * num_cells];

@@ -64,6 +64,17 @@ impl fmt::Display for Source {
     }
 }
 
+/// Projected features of many images, and how they were projected.
+#[derive(Debug, Clone)]
+pub struct SourceFeatures {
+    /// Where they come from.
+    pub source: Source,
+    /// From the ViT's features to these.
+    pub projection: Projection,
+    /// The features.
+    pub patches: PatchFeatures,
+}
+
 /// Runs a ViT for its features.
 #[derive(Debug, Clone)]
 pub struct FeatureExtractor {
@@ -141,7 +152,7 @@ impl FeatureExtractor {
         fetch: impl Fn(usize) -> std::result::Result<RgbImage, E> + Sync,
         sources: &[Source],
         seed: u64,
-    ) -> std::result::Result<Vec<(Source, PatchFeatures)>, E> {
+    ) -> std::result::Result<Vec<SourceFeatures>, E> {
         let mut projected = Vec::new();
         for tiles in [Tiles::Whole, Tiles::Quarters] {
             let mut blocks: Vec<usize> =
@@ -151,8 +162,7 @@ impl FeatureExtractor {
             if blocks.is_empty() {
                 continue;
             }
-            let features = self.project_tiles(num_images, &fetch, tiles, &blocks, seed)?;
-            projected.extend(blocks.iter().map(|&block| Source { tiles, block }).zip(features));
+            projected.extend(self.project_tiles(num_images, &fetch, tiles, &blocks, seed)?);
         }
         Ok(projected)
     }
@@ -164,7 +174,7 @@ impl FeatureExtractor {
         tiles: Tiles,
         blocks: &[usize],
         seed: u64,
-    ) -> std::result::Result<Vec<PatchFeatures>, E> {
+    ) -> std::result::Result<Vec<SourceFeatures>, E> {
         let width = self.vit.config().width;
         let grid = Grid { rows: GRID_SIDE, columns: GRID_SIDE };
         let mut order = draw(num_images, num_images, Stream::named(seed, "projection"), 0);
@@ -208,7 +218,11 @@ impl FeatureExtractor {
         for some in rest.chunks(self.images_at_once(tiles)) {
             put(some, extract(some)?);
         }
-        let features = values.into_iter().map(|values| PatchFeatures::new(grid, projected_width, values));
+        let of_blocks = blocks.iter().zip(projections).zip(values);
+        let features = of_blocks.map(|((&block, projection), values)| {
+            let patches = PatchFeatures::new(grid, projected_width, values)?;
+            Ok(SourceFeatures { source: Source { tiles, block }, projection, patches })
+        });
         Ok(features.collect::<Result<Vec<_>>>()?)
     }
 }

@@ -15,6 +15,7 @@ use crate::error::{Result, check_length};
 use crate::patch_features::{PatchFeatures, widen};
 use crate::pooled_loss::PooledLoss;
 use crate::product::Matrix;
+use crate::projection::Projection;
 use crate::ridge::fit_share;
 use crate::tagged_images::TaggedImages;
 
@@ -86,6 +87,33 @@ impl LinearHead {
         widen(patches.chunks_exact(self.width), self.width, &mut widened);
         let patches = Matrix::rows_of(&widened, self.width + 1);
         Matrix::rows_of(&self.weights, self.width + 1).times(patches.transposed())
+    }
+
+    pub(crate) fn num_classes(&self) -> usize {
+        self.weights.len() / (self.width + 1)
+    }
+
+    /// The weights of each class, its bias last.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &[f32]> {
+        self.weights.chunks_exact(self.width + 1)
+    }
+
+    /// The head on features before a projection that equals this one on projected features.
+    pub(crate) fn before(&self, projection: &Projection) -> Result<LinearHead> {
+        check_length("features of a head", self.width, projection.num_directions())?;
+        let mut weights = Vec::new();
+        for row in self.rows() {
+            let (of_directions, bias) = (&row[..self.width], row[self.width]);
+            let mut of_features = vec![0.0f32; projection.width()];
+            for (weight, direction) in of_directions.iter().zip(projection.directions()) {
+                of_features.iter_mut().zip(direction).for_each(|(sum, x)| *sum += weight * x);
+            }
+            let at_mean: f32 =
+                of_features.iter().zip(projection.mean()).map(|(weight, mean)| weight * mean).sum();
+            weights.extend(of_features);
+            weights.push(bias - at_mean);
+        }
+        LinearHead::new(projection.width(), weights)
     }
 
     /// The mask of one image with known tags.

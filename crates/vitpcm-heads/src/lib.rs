@@ -35,13 +35,13 @@
 //! let features = extractor.project(8, image, &Source::of_depth(depth, Tiles::Whole), 0)?;
 //!
 //! // Candidates: a few rules on each source.
-//! let judges = features.iter().filter(|(source, _)| source.is_judge(depth)).map(|(_, features)| features);
+//! let judges = features.iter().filter(|from| from.source.is_judge(depth)).map(|from| &from.patches);
 //! let choice = Choice::new(judges, &images, ChoiceConfig::default())?;
 //! let descent = DescentConfig { steps: 20, ..DescentConfig::default() };
 //! let rules = [Rule::Softmax { share: 0.02, negatives: true }, Rule::Share { share: 0.05 }];
 //! let mut candidates = Vec::new();
-//! for (source, features) in &features {
-//!     candidates.extend(choice.fit_heads(*source, features, &rules, &descent)?);
+//! for from in &features {
+//!     candidates.extend(choice.fit_heads(from.source, &from.patches, &rules, &descent)?);
 //! }
 //!
 //! // Ranking, and the best masks: 0 is background, 1 the first class.
@@ -63,6 +63,7 @@ mod error;
 pub mod features;
 mod gram;
 pub mod head;
+mod head_model;
 #[cfg(test)]
 mod parity;
 mod patch_features;
@@ -77,8 +78,9 @@ mod tagged_images;
 pub use choice::{Candidate, Choice, ChoiceConfig, ClassScore, Origin, RULES, rank};
 pub use descent::DescentConfig;
 pub use error::{HeadsError, Result};
-pub use features::{FeatureExtractor, GRID_SIDE, PROJECTED_WIDTH, Source, Tiles};
+pub use features::{FeatureExtractor, GRID_SIDE, PROJECTED_WIDTH, Source, SourceFeatures, Tiles};
 pub use head::{FittedHead, LinearHead, Rule, label_map};
+pub use head_model::head_model;
 pub use patch_features::PatchFeatures;
 pub use projection::Projection;
 pub use recognisability::{Judge, Recognisability};

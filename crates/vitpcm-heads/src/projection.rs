@@ -58,6 +58,15 @@ impl Projection {
         self.directions.len() / self.mean.len()
     }
 
+    pub(crate) fn mean(&self) -> &[f32] {
+        &self.mean
+    }
+
+    /// Each direction's factors of the features.
+    pub(crate) fn directions(&self) -> impl Iterator<Item = &[f32]> {
+        self.directions.chunks_exact(self.width())
+    }
+
     /// Patches `[n, width]` to `[n, num_directions]`.
     pub fn apply(&self, patches: &[f16]) -> Vec<f16> {
         let mut centred = vec![0.0; patches.len()];

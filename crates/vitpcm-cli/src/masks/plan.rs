@@ -8,11 +8,10 @@ const STEPS: usize = 200;
 const EPOCHS_OF_FEW_IMAGES: usize = 60;
 /// Images after which a first round gains nothing more; large folders are seen less often.
 const MOST_IMAGES_SEEN: usize = 128_000;
-/// Images that linear heads are fitted to: as many as this share of the time allows, within these bounds.
+/// Images that linear heads are fitted to: as many as this share of the time allows, within these bounds. Heads fitted to
+/// 100 leaves are no better than chance, those fitted to 300 are.
 const SHARE_FOR_HEADS: f64 = 0.15;
-const IMAGES_FOR_HEADS: [usize; 2] = [60, 600];
-/// Passes of the network for each of them: the whole image and its quarters.
-const PASSES_FOR_HEADS: f64 = 5.0;
+const IMAGES_FOR_HEADS: [usize; 2] = [200, 600];
 /// Side in pixels at which a pass of the network is timed, and at which it makes masks to learn from.
 const SIZE: usize = 448;
 /// Side for the masks that are kept, after several rounds: finer outlines, for more than twice the time.
@@ -50,10 +49,15 @@ impl Way {
     pub(crate) const FULL: Way = Way { size: SIZE, grid: 28, blocks: 5, batch: 32, pool: 0, epochs: [4, 20] };
 
     /// Smaller images, and fewer epochs in smaller steps.
-    const SHORT: Way = Way { grid: 20, batch: 8, epochs: [3, 8], ..Way::FULL };
+    pub(super) const SHORT: Way = Way { grid: 20, batch: 8, epochs: [3, 8], ..Way::FULL };
 
     /// Where there is no time for that: few blocks, on views that are repeated and whose frozen features are kept.
     pub(super) const SHORTEST: Way = Way { blocks: 2, pool: 2, epochs: [1, 6], ..Way::SHORT };
+
+    /// Side in pixels of a training image.
+    fn training_size(&self) -> usize {
+        self.grid * PATCH
+    }
 
     /// Epochs of the first round, at most.
     fn most_epochs(&self, num_images: usize) -> usize {
@@ -81,6 +85,7 @@ impl Way {
 #[derive(Clone, Debug)]
 pub(crate) struct Situation {
     pub(crate) num_images: usize,
+    pub(crate) num_classes: usize,
     /// Mean number of megapixels of an image.
     pub(crate) megapixels: f64,
     /// Time that all may take.
@@ -99,7 +104,9 @@ pub(crate) struct Speed {
     pub(crate) files: f64,
     /// The dense CRF, for each megapixel.
     pub(crate) crf_megapixel: f64,
-    /// All linear heads on one image, once its features are there.
+    /// Fitting all linear heads, for each class and the background.
+    pub(crate) heads_class: f64,
+    /// Judging their masks of one image.
     pub(crate) heads_image: f64,
     /// Start and end of a round.
     pub(crate) round: f64,
@@ -120,13 +127,31 @@ pub(crate) struct Plan {
     pub(crate) final_size: usize,
     /// Epochs of each round. The first learns from the tags, the others from tags and the masks of the round before.
     pub(crate) rounds: Vec<usize>,
+    /// Epochs of the later rounds if linear heads replace the first round's masks, where they differ: full ones, since what
+    /// short ones on small images miss is small. Without time for any, the heads' masks are the last.
+    pub(crate) after_heads: Option<Vec<usize>>,
     /// Images that linear heads are fitted to where the first round's masks look wrong.
     pub(crate) images_for_heads: usize,
     /// Expected time for everything.
     pub(crate) seconds: f64,
 }
 
+/// Who made the masks that the second round learns from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MasksBy {
+    Network,
+    Heads,
+}
+
 impl Plan {
+    /// The way and the epochs of the rounds after the first.
+    pub(crate) fn later(&self, masks: MasksBy) -> (Way, &[usize]) {
+        match (&self.after_heads, masks) {
+            (Some(later), MasksBy::Heads) => (Way::FULL, later),
+            _ => (self.way, &self.rounds[1..]),
+        }
+    }
+
     pub(crate) fn new(situation: &Situation) -> Plan {
         let budget = situation.minutes * 60.0;
         let costs = [Way::FULL, Way::SHORT].map(|way| Costs::new(situation, way));
@@ -135,17 +160,40 @@ impl Plan {
             for costs in costs {
                 let most = costs.way.most_epochs(situation.num_images);
                 let epochs = costs.way.least_epochs(situation.num_images)..=most;
-                let in_time = |rounds: &Vec<usize>| costs.plan(rounds.clone()).seconds <= budget;
+                let in_time = |rounds: &Vec<usize>| costs.seconds(rounds) <= budget;
                 if let Some(rounds) = epochs.rev().map(|first| rounds_of(first, num_rounds)).find(in_time) {
-                    let (plan, larger) = (costs.plan(rounds.clone()), costs.with_large_masks().plan(rounds));
-                    return if num_rounds > 1 && larger.seconds <= budget { larger } else { plan };
+                    let larger = costs.with_large_masks();
+                    let costs =
+                        if num_rounds > 1 && larger.seconds(&rounds) <= budget { larger } else { costs };
+                    let after_heads = after_heads(situation, &costs, &rounds);
+                    return costs.plan(rounds, after_heads);
                 }
             }
         }
         let costs = Costs::new(situation, Way::SHORTEST);
-        let epochs = (budget - costs.fixed(1)) / costs.epoch;
-        costs.plan(vec![epochs.clamp(1.0, costs.way.most_epochs(situation.num_images) as f64) as usize])
+        let in_time = |epochs: &usize| costs.seconds(&[*epochs]) <= budget;
+        let epochs = (1..=costs.way.most_epochs(situation.num_images)).rev().find(in_time);
+        costs.plan(vec![epochs.unwrap_or(1)], None)
     }
+}
+
+/// Epochs of the later rounds if linear heads replace the masks of the first.
+fn after_heads(situation: &Situation, costs: &Costs, rounds: &[usize]) -> Option<Vec<usize>> {
+    let (&first, [_, ..]) = rounds.split_first()? else { return None };
+    if costs.way == Way::FULL {
+        return None;
+    }
+    let left = 60.0 * situation.minutes - costs.until_chosen(first);
+    let full = Costs {
+        final_size: costs.final_size,
+        final_masks: costs.final_masks,
+        ..Costs::new(situation, Way::FULL)
+    };
+    let [least, most] =
+        [Way::FULL.least_epochs(situation.num_images), Way::FULL.most_epochs(situation.num_images)];
+    let later = |num_rounds| (least..=most).rev().map(move |first| rounds_of(first, num_rounds).split_off(1));
+    let in_time = |rounds: &Vec<usize>| full.later_seconds(rounds) <= left;
+    Some(later(3).chain(later(2)).find(in_time).unwrap_or_default())
 }
 
 /// Epochs of each round: half of the first's for the others. Of two at least, since all blocks are frozen in the first.
@@ -184,7 +232,7 @@ impl Costs {
         let masks = |size: usize| {
             images * (speed.files + speed.pass * share(size) + speed.crf_megapixel * situation.megapixels)
         };
-        let pictures = images * PICTURES * share(way.grid * PATCH);
+        let pictures = images * PICTURES * share(way.training_size());
         let frozen = |blocks: usize| pictures * Speed::blocks(speed.pass, blocks as f64);
         let trained = |blocks: usize| {
             let blocks = BACKWARD * (blocks as f64 + BLOCKS_WORTH_OF_HEAD);
@@ -192,8 +240,9 @@ impl Costs {
         };
         let never_trained = frozen(DEPTH - way.blocks);
         let seen_anew = if way.pool == 0 { never_trained } else { 0.0 };
-        let heads = speed.heads_image + PASSES_FOR_HEADS * speed.pass;
-        let in_time = (SHARE_FOR_HEADS * 60.0 * situation.minutes / heads) as usize;
+        let heads = speed.heads_class * (situation.num_classes + 1) as f64;
+        let heads_image = speed.heads_image + speed.pass;
+        let in_time = ((SHARE_FOR_HEADS * 60.0 * situation.minutes - heads) / heads_image) as usize;
         let images_for_heads =
             in_time.clamp(IMAGES_FOR_HEADS[0], IMAGES_FOR_HEADS[1]).min(situation.num_images);
         Costs {
@@ -206,7 +255,7 @@ impl Costs {
             final_masks: masks(way.size),
             large_masks: masks(LARGE_SIZE),
             round: speed.round,
-            choosing: images_for_heads as f64 * heads,
+            choosing: heads + images_for_heads as f64 * heads_image,
             images_for_heads,
         }
     }
@@ -215,18 +264,35 @@ impl Costs {
         Costs { final_size: LARGE_SIZE, final_masks: self.large_masks, ..self }
     }
 
-    /// All but the training, and what the first epochs cost less.
-    fn fixed(&self, num_rounds: usize) -> f64 {
-        let choosing = if num_rounds > 1 { self.choosing } else { 0.0 };
-        let rounds = num_rounds as f64;
-        let warmups = rounds * (self.warmup - self.epoch);
-        rounds * self.round + warmups + (rounds - 1.0) * self.masks + self.final_masks + choosing + self.pool
+    /// A round's training.
+    fn training(&self, epochs: usize) -> f64 {
+        self.round + self.warmup + epochs.saturating_sub(1) as f64 * self.epoch
     }
 
-    fn plan(&self, rounds: Vec<usize>) -> Plan {
-        let seconds = self.fixed(rounds.len()) + rounds.iter().sum::<usize>() as f64 * self.epoch;
+    /// The first round, its masks, and the choice of those that the second learns from.
+    fn until_chosen(&self, first: usize) -> f64 {
+        self.pool + self.training(first) + self.masks + self.choosing
+    }
+
+    /// Rounds after that, and the masks that are kept.
+    fn later_seconds(&self, later: &[usize]) -> f64 {
+        let training: f64 = later.iter().map(|&epochs| self.training(epochs)).sum();
+        training + (later.len() - 1) as f64 * self.masks + self.final_masks
+    }
+
+    /// All rounds.
+    fn seconds(&self, rounds: &[usize]) -> f64 {
+        match rounds {
+            [first] => self.pool + self.training(*first) + self.final_masks,
+            [first, later @ ..] => self.until_chosen(*first) + self.later_seconds(later),
+            [] => 0.0,
+        }
+    }
+
+    fn plan(&self, rounds: Vec<usize>, after_heads: Option<Vec<usize>>) -> Plan {
+        let seconds = self.seconds(&rounds);
         let Costs { way, final_size, images_for_heads, .. } = *self;
-        Plan { way, final_size, rounds, images_for_heads, seconds }
+        Plan { way, final_size, rounds, after_heads, images_for_heads, seconds }
     }
 }
 
@@ -239,7 +305,8 @@ mod tests {
         training_pass: 0.4,
         files: 0.02,
         crf_megapixel: 0.375,
-        heads_image: 0.33,
+        heads_class: 6.0,
+        heads_image: 0.03,
         round: 5.0,
     };
     /// With AVX-512 BF16.
@@ -249,12 +316,13 @@ mod tests {
         training_pass: 0.0019,
         files: 0.004,
         crf_megapixel: 0.15,
-        heads_image: 0.042,
+        heads_class: 0.75,
+        heads_image: 0.004,
         round: 5.0,
     };
 
     fn plan(num_images: usize, minutes: f64, speed: Speed) -> Plan {
-        let situation = Situation { num_images, megapixels: 0.25, minutes, speed };
+        let situation = Situation { num_images, num_classes: 4, megapixels: 0.25, minutes, speed };
         let plan = Plan::new(&situation);
         assert!(
             plan.rounds.iter().all(|&epochs| epochs >= 1) && plan.seconds.is_finite() && plan.seconds > 0.0,
@@ -288,6 +356,25 @@ mod tests {
             assert_eq!((plan.way, plan.rounds.len()), (Way::SHORT, num_rounds), "{plan:?}");
             assert!(plan.rounds[0] >= 3 && plan.seconds <= 600.0, "{plan:?}");
         }
+    }
+
+    #[test]
+    fn after_heads_small_images_give_way_to_full_ones() {
+        let hour = plan(300, 60.0, TWO_CORES_WITH_BF16);
+        assert_eq!(hour.later(MasksBy::Heads), (Way::FULL, &[11, 11][..]));
+        assert_eq!(hour.later(MasksBy::Network), (Way::SHORT, &[4, 4][..]));
+        let ten_minutes = plan(300, 10.0, TWO_CORES_WITH_BF16);
+        assert_eq!(ten_minutes.after_heads, Some(Vec::new()), "no time: the heads' masks are kept");
+        assert_eq!(plan(500, 4.0, GPU).after_heads, None, "they are full already");
+        assert_eq!(plan(300, 6.0, TWO_CORES).after_heads, None, "one round has no heads");
+    }
+
+    #[test]
+    fn heads_are_fitted_to_enough_images_to_be_any_good() {
+        for (minutes, speed) in [(10.0, TWO_CORES_WITH_BF16), (60.0, TWO_CORES), (4.0, GPU)] {
+            assert!(plan(600, minutes, speed).images_for_heads >= 200);
+        }
+        assert_eq!(plan(50, 60.0, GPU).images_for_heads, 50);
     }
 
     #[test]
@@ -334,7 +421,8 @@ mod tests {
 
     #[test]
     fn large_photographs_take_longer_to_refine() {
-        let situation = |megapixels| Situation { num_images: 300, megapixels, minutes: 60.0, speed: GPU };
+        let situation =
+            |megapixels| Situation { num_images: 300, num_classes: 4, megapixels, minutes: 60.0, speed: GPU };
         let [small, large] = [0.1, 12.0].map(|megapixels| Plan::new(&situation(megapixels)).seconds);
         assert!(large > small + 300.0, "{small} {large}");
     }

@@ -1,10 +1,13 @@
 //! The stages of a job as command lines: what `vitpcm masks` runs is what it prints.
 
-use super::plan::{Plan, Way};
+use super::plan::{MasksBy, Plan, Way};
 use crate::folder_record::FolderRecord;
 use crate::mask_formats::Format;
+use crate::model_path::MODEL_FILE;
 use crate::outcome::Outcome;
+use crate::propose::GIVEN;
 use crate::session::Session;
+use serde::Deserialize;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -49,9 +52,37 @@ impl Folders {
         if round == 2 { self.work.join("chosen-masks") } else { self.masks_of(round - 1) }
     }
 
-    pub(super) fn final_model(&self, plan: &Plan) -> PathBuf {
-        self.round(plan.rounds.len()).join("model.safetensors")
+    /// What `propose` says of the masks that it compared.
+    fn ranking(&self) -> PathBuf {
+        self.work.join("ranking.json")
     }
+
+    /// Who made the masks that the second round learns from; the network, until they are chosen.
+    pub(super) fn masks_by(&self) -> MasksBy {
+        let ranking = std::fs::read(self.ranking()).unwrap_or_default();
+        match serde_json::from_slice::<Chosen>(&ranking) {
+            Ok(Chosen { chosen }) if chosen != GIVEN => MasksBy::Heads,
+            _ => MasksBy::Network,
+        }
+    }
+
+    fn model(&self, round: usize) -> PathBuf {
+        self.round(round).join(MODEL_FILE)
+    }
+
+    /// The model that makes the masks that are kept: the last round's, or the heads' where no round follows them.
+    pub(super) fn final_model(&self, plan: &Plan, masks: MasksBy) -> PathBuf {
+        match (plan.later(masks), masks) {
+            ((_, []), MasksBy::Heads) => self.learned_from(2).join(MODEL_FILE),
+            ((_, later), _) => self.model(1 + later.len()),
+        }
+    }
+}
+
+/// The part of a ranking that decides how a job goes on.
+#[derive(Deserialize)]
+struct Chosen {
+    chosen: String,
 }
 
 /// Whether a stage was begun by an earlier run of the same job.
@@ -102,10 +133,9 @@ impl Stage {
     }
 }
 
-/// The commands that a plan comes to.
-pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec<Stage> {
-    let way = plan.way;
-    let train = |what, round: usize, epochs: usize| {
+/// The commands that a plan comes to, when the masks of its second round are made by those.
+pub(super) fn of_plan(plan: &Plan, masks: MasksBy, folders: &Folders, formats: &[Format]) -> Vec<Stage> {
+    let train = |what, way: Way, round: usize, epochs: usize| {
         let mut words = words(["vitpcm", "train", "--data"]);
         words.extend([folders.data.clone().into(), "--out".into(), folders.round(round).into()]);
         words.extend(["--epochs".into(), epochs.to_string().into()]);
@@ -123,43 +153,47 @@ pub(super) fn of_plan(plan: &Plan, folders: &Folders, formats: &[Format]) -> Vec
         }
         Stage { what, words, start: Start::FromRun(folders.round(round)) }
     };
-    let segment = |what, round: usize, size: usize, out: &Path, formats: &str| {
+    let segment = |what, model: &Path, size: usize, out: &Path, formats: &str| {
         let mut words = words(["vitpcm", "segment"]);
         words.extend([folders.images.clone().into(), "--tags-file".into(), folders.data.clone().into()]);
         words.push("--listed-only".into());
-        words.extend(["--model".into(), folders.round(round).join("model.safetensors").into()]);
+        words.extend(["--model".into(), model.into()]);
         words.extend(["--size".into(), size.to_string().into(), "--crf".into()]);
         words.extend(["--format".into(), formats.into(), "--out".into(), out.into()]);
         Stage { what, words, start: Start::FromResults(out.to_path_buf()) }
     };
     let names: Vec<&str> = formats.iter().map(|format| format.name()).collect();
     let mut stages = Vec::new();
-    for (round, &epochs) in (1..).zip(&plan.rounds) {
-        if round == 1 {
-            stages.push(train("learning from the tags", 1, epochs));
-            continue;
-        }
-        let mut masks =
-            segment("masks to learn from", round - 1, way.size, &folders.masks_of(round - 1), "png");
+    stages.push(train("learning from the tags", plan.way, 1, plan.rounds[0]));
+    let to_learn_from = |round: usize| {
+        let out = folders.masks_of(round);
+        let mut masks = segment("masks to learn from", &folders.model(round), plan.way.size, &out, "png");
         masks.words.push("--no-report".into());
-        stages.push(masks);
-        let learned_from = folders.learned_from(round);
-        if round == 2 {
-            let mut chosen = words(["vitpcm", "propose", "--data"]);
-            chosen.extend([folders.data.clone().into(), "--masks".into(), folders.masks_of(1).into()]);
-            chosen.extend(["--out".into(), learned_from.clone().into()]);
-            chosen.extend(ALL_IMAGES.map(OsString::from));
-            chosen.extend(["--max-images".into(), plan.images_for_heads.to_string().into()]);
-            stages.push(Stage { what: "checking these masks", words: chosen, start: Start::Anew });
+        masks
+    };
+    if plan.rounds.len() > 1 {
+        stages.push(to_learn_from(1));
+        let mut chosen = words(["vitpcm", "propose", "--data"]);
+        chosen.extend([folders.data.clone().into(), "--masks".into(), folders.masks_of(1).into()]);
+        chosen.extend(["--out".into(), folders.learned_from(2).into()]);
+        chosen.extend(ALL_IMAGES.map(OsString::from));
+        chosen.extend(["--max-images".into(), plan.images_for_heads.to_string().into()]);
+        chosen.extend(["--json".into(), folders.ranking().into()]);
+        stages.push(Stage { what: "checking these masks", words: chosen, start: Start::Anew });
+    }
+    let (way, later) = plan.later(masks);
+    for (round, &epochs) in (2..).zip(later) {
+        if round > 2 {
+            stages.push(to_learn_from(round - 1));
         }
-        let mut learning = train("learning from tags and masks", round, epochs);
-        learning.words.extend(["--pseudo-masks".into(), learned_from.into()]);
+        let mut learning = train("learning from tags and masks", way, round, epochs);
+        learning.words.extend(["--pseudo-masks".into(), folders.learned_from(round).into()]);
         stages.push(learning);
     }
-    let last = plan.rounds.len();
-    let mut masks = segment("masks", last, plan.final_size, &folders.out, &names.join(","));
-    if last > 1 {
-        masks.words.extend(["--compare".into(), folders.learned_from(last).into()]);
+    let mut masks =
+        segment("masks", &folders.final_model(plan, masks), plan.final_size, &folders.out, &names.join(","));
+    if !later.is_empty() {
+        masks.words.extend(["--compare".into(), folders.learned_from(1 + later.len()).into()]);
     }
     stages.push(masks);
     stages
@@ -178,10 +212,40 @@ mod tests {
     }
 
     fn lines_of(way: Way, rounds: &[usize]) -> Vec<String> {
-        let plan =
-            Plan { way, final_size: 672, rounds: rounds.to_vec(), images_for_heads: 300, seconds: 60.0 };
+        lines_after(MasksBy::Network, way, rounds, &[])
+    }
+
+    fn lines_after(masks: MasksBy, way: Way, rounds: &[usize], after_heads: &[usize]) -> Vec<String> {
+        let after_heads = Some(after_heads.to_vec());
+        let plan = Plan {
+            way,
+            final_size: 672,
+            rounds: rounds.to_vec(),
+            after_heads,
+            images_for_heads: 300,
+            seconds: 60.0,
+        };
         let folders = Folders::new(Path::new("my leaves"), Path::new("my leaves/images"), Path::new("out"));
-        of_plan(&plan, &folders, &[Format::Png, Format::Overlay]).iter().map(Stage::shown).collect()
+        let stages = of_plan(&plan, masks, &folders, &[Format::Png, Format::Overlay]);
+        stages.iter().map(Stage::shown).collect()
+    }
+
+    #[test]
+    fn after_heads_the_later_rounds_are_other_ones() {
+        let [before, after] =
+            [MasksBy::Network, MasksBy::Heads].map(|masks| lines_after(masks, Way::SHORT, &[4, 2, 2], &[9]));
+        assert_eq!((before.len(), after.len()), (7, 5));
+        assert_eq!(before[..3], after[..3], "what is done by then");
+        assert!(after[3].contains("--epochs 9") && !after[3].contains("model.grid"), "{}", after[3]);
+        assert!(after[4].contains("round-2/model"), "{}", after[4]);
+    }
+
+    #[test]
+    fn without_time_for_another_round_a_head_makes_the_masks() {
+        let lines = lines_after(MasksBy::Heads, Way::SHORT, &[4, 2], &[]);
+        assert_eq!(lines.len(), 4);
+        assert!(lines[3].contains("--model out/.masks/chosen-masks/model.safetensors"), "{}", lines[3]);
+        assert!(!lines[3].contains("--compare"), "{}", lines[3]);
     }
 
     #[test]
@@ -194,7 +258,7 @@ mod tests {
                 "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-1/model.safetensors \
                  --size 448 --crf --format png --out out/.masks/masks-1 --no-report",
                 "vitpcm propose --data 'my leaves' --masks out/.masks/masks-1 --out out/.masks/chosen-masks --val-share 0 \
-                 --max-images 300",
+                 --max-images 300 --json out/.masks/ranking.json",
                 "vitpcm train --data 'my leaves' --out out/.masks/round-2 --epochs 10 --val-share 0 \
                  --set schedule.unfreeze=5 --pseudo-masks out/.masks/chosen-masks",
                 "vitpcm segment 'my leaves/images' --tags-file 'my leaves' --listed-only --model out/.masks/round-2/model.safetensors \
