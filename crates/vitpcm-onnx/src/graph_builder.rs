@@ -37,13 +37,21 @@ pub(crate) struct GraphBuilder {
     part: String,
     /// Whole numbers that are stored already.
     integers: BTreeMap<(Vec<i64>, bool), Value>,
+    /// Single real numbers that are stored already, by their bits.
+    single_floats: BTreeMap<u32, Value>,
     pub(crate) numbers: WeightNumbers,
 }
 
 impl GraphBuilder {
     pub(crate) fn new(numbers: WeightNumbers) -> Self {
         let graph = GraphProto { name: "vitpcm".to_owned(), ..GraphProto::default() };
-        GraphBuilder { graph, part: String::new(), integers: BTreeMap::new(), numbers }
+        GraphBuilder {
+            graph,
+            part: String::new(),
+            integers: BTreeMap::new(),
+            single_floats: BTreeMap::new(),
+            numbers,
+        }
     }
 
     pub(crate) fn finish(self) -> GraphProto {
@@ -118,7 +126,13 @@ impl GraphBuilder {
 
     /// One real number.
     pub(crate) fn float(&mut self, value: f32) -> Value {
-        self.floats(&[value], &[])
+        if let Some(known) = self.single_floats.get(&value.to_bits()) {
+            return known.clone();
+        }
+        let name = format!("float_{}", self.single_floats.len());
+        let stored = self.store(&name, ElementType::F32, &[], value.to_le_bytes().to_vec());
+        self.single_floats.insert(value.to_bits(), stored.clone());
+        stored
     }
 
     /// A list of whole numbers: a shape, or axes.

@@ -103,7 +103,6 @@ pub(crate) fn pcm_graph(model: &Model, options: &GraphOptions) -> Result<ModelGr
     let side = cells * patch;
 
     let mut graph = GraphBuilder::new(options.weights);
-    let size = PictureSize::square(&mut graph, side);
     let dimensions = match options.preprocessing {
         Preprocessing::Inside => [Dimension::Free("height"), Dimension::Free("width")],
         Preprocessing::Outside => [Dimension::Fixed(side); 2],
@@ -114,7 +113,7 @@ pub(crate) fn pcm_graph(model: &Model, options: &GraphOptions) -> Result<ModelGr
         alignment: info.alignment,
         dimensions,
     };
-    let (pixels, image_size) = input.graph(&mut graph, |_, _| size);
+    let (pixels, image_size) = input.graph(&mut graph, |graph, _| PictureSize::square(graph, side));
 
     let parameters = &model.parameters;
     let features = match &network.backbone {

@@ -44,7 +44,7 @@ pub(crate) fn resampled(
 
 /// The weights of one axis, `[to, from]`; both sizes are whole numbers. See `vitpcm_masks::resampling::Axis`.
 fn axis_weights(graph: &mut GraphBuilder, from: &Value, to: &Value, alignment: GridAlignment) -> Value {
-    let [zero, half, one] = [0.0, 0.5, 1.0].map(|number| graph.float(number));
+    let [zero, one] = [0.0, 1.0].map(|number| graph.float(number));
     let [from, to] = [from, to].map(|size| graph.to_f32(size));
     let inputs = graph.node("Range", &[&zero, &from, &one], &[]);
     let outputs = graph.node("Range", &[&zero, &to, &one], &[]);
@@ -54,6 +54,7 @@ fn axis_weights(graph: &mut GraphBuilder, from: &Value, to: &Value, alignment: G
             // A triangle around the output's centre, never narrower than the input's pixels.
             let scale = graph.div(&from, &to);
             let support = graph.max(&scale, &one);
+            let half = graph.float(0.5);
             let [inputs, outputs] = [inputs, outputs].map(|samples| graph.add(&samples, &half));
             let centres = graph.mul(&outputs, &scale);
             let distances = graph.sub(&inputs, &centres);

@@ -45,7 +45,9 @@ fn declared(values: &[vitpcm_onnx::onnx_proto::ValueInfoProto]) -> Vec<String> {
 fn every_operator_reads_what_is_known_before_it() {
     let given = GraphOptions { tags: TagConditioning::Given, ..GraphOptions::default() };
     let resnet = model(small_resnet(), GridAlignment::AlignCorners, 64);
+    let outside = GraphOptions { preprocessing: Preprocessing::Outside, ..GraphOptions::default() };
     let files = [
+        OnnxFile::of_model(&small_model(), &outside),
         OnnxFile::of_model(&small_model(), &given),
         OnnxFile::of_model(&resnet, &GraphOptions { weights: WeightNumbers::I8, ..given }),
         OnnxFile::of_deeplab(&deeplab(), &GraphOptions { weights: WeightNumbers::F16, ..given }),
@@ -74,6 +76,9 @@ fn every_operator_reads_what_is_known_before_it() {
             }
         }
         assert!(graph.output.iter().all(|value| known.contains(&value.name)));
+        let read: BTreeSet<&String> = graph.node.iter().flat_map(|node| &node.input).collect();
+        let unread: Vec<_> = graph.initializer.iter().filter(|tensor| !read.contains(&tensor.name)).collect();
+        assert!(unread.is_empty(), "nothing reads {:?}", unread[0].name);
     }
 }
 
