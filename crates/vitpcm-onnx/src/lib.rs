@@ -5,12 +5,15 @@
 //! follow the block diagram: `vit_graph` or `resnet_graph` → `bilstm_graph` → `tag_graph`, joined in `model_graph`;
 //! `deeplab_graph` for models trained on masks. [`onnx_proto`] is the file format.
 //!
-//! ```no_run
-//! use vitpcm_nets::Model;
+//! ```
 //! use vitpcm_onnx::{GraphOptions, OnnxFile, TagConditioning};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let model = Model::load("model.safetensors", &Default::default())?;
+//! // Or `vitpcm_nets::Model::load("model.safetensors", &Device::Cpu)`.
+//! let model = vitpcm::random_model("vit-nano16", &["dog", "person"], 1)?;
+//! let tags = TagConditioning::Predicted { threshold: 0.5 };
+//! let file = OnnxFile::of_model(&model, &GraphOptions { tags, ..GraphOptions::default() })?;
+//! assert!(file.to_bytes().len() > 4_000_000);
 //! # Ok(())
 //! # }
 //! ```

@@ -1,6 +1,6 @@
 //! The messages of an ONNX file that vitpcm writes: the part of `onnx.proto3` (IR version 8) that holds a graph of
 //! operators with stored weights. Written by hand, so that a build needs no protobuf compiler; the numbers are the
-//! format's field numbers.
+//! format's field numbers. Lists of numbers are not packed, as from ONNX's own library: some readers know no other form.
 
 /// A file: the graph, the version of its operators, and free metadata.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -106,7 +106,7 @@ pub struct AttributeProto {
     #[prost(bytes = "vec", tag = "4")]
     pub s: Vec<u8>,
     /// Several whole numbers.
-    #[prost(int64, repeated, tag = "8")]
+    #[prost(int64, repeated, packed = "false", tag = "8")]
     pub ints: Vec<i64>,
     /// The kind of value.
     #[prost(enumeration = "AttributeType", tag = "20")]
@@ -133,7 +133,7 @@ pub enum AttributeType {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TensorProto {
     /// Its shape, outermost dimension first.
-    #[prost(int64, repeated, tag = "1")]
+    #[prost(int64, repeated, packed = "false", tag = "1")]
     pub dims: Vec<i64>,
     /// The type of its elements.
     #[prost(enumeration = "ElementType", tag = "2")]

@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use std::collections::BTreeMap;
-use vitpcm::{DeepLabModel, Device, Model, RgbImage};
+use vitpcm::{DeepLabModel, Device, Model};
 use vitpcm_nets::{
     BackboneConfig, DeepLabConfig, DeepLabInfo, GridAlignment, Initialisation, ModelInfo, Normalisation,
     PatchConditioning, PcmConfig, ResNetVariant, Stream, VitConfig,
@@ -76,12 +76,4 @@ pub(crate) fn deeplab() -> DeepLabModel {
         provenance: BTreeMap::new(),
     };
     DeepLabModel { info, parameters }
-}
-
-/// A picture of waves, with a different frequency for each channel.
-pub(crate) fn picture(width: u32, height: u32, phase: f32) -> RgbImage {
-    RgbImage::from_fn(width, height, |x, y| {
-        let wave = |k: f32| ((x as f32 * k + y as f32 * 0.17 + phase).sin() * 120.0 + 128.0) as u8;
-        vitpcm::image::Rgb([wave(0.11), wave(0.23), wave(0.05)])
-    })
 }
