@@ -177,3 +177,32 @@ fn with_preprocessing_outside_the_graph_takes_the_networks_own_pixels() {
     let ours = segmenter(&model, None).segment(&image, TagMode::Unknown).unwrap();
     check_image("outside", 0, &found, &ours, ROUNDING);
 }
+
+#[test]
+fn the_embedded_model_gives_the_segmenters_mask_of_a_photograph() {
+    let repository = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let model = format!("{repository}/crates/vitpcm/model/voc20.safetensors");
+    let model = vitpcm::Model::load(model, &Device::Cpu).unwrap();
+    let photograph =
+        vitpcm::image::open(format!("{repository}/reference/nets/photos/chelsea.jpg")).unwrap().to_rgb8();
+    // Half the model's own size: a quarter of the time.
+    let size = Some(224);
+    let ours = segmenter(&model, size).segment(&photograph, TagMode::Predicted { threshold: 0.5 }).unwrap();
+    let mask = ours.label_map();
+    assert!(!ours.tags.is_empty() && mask.labels().iter().any(|&label| label != 0));
+    for (weights, least_share) in [(WeightNumbers::F32, 0.9999), (WeightNumbers::I8, 0.99)] {
+        let tags = TagConditioning::Predicted { threshold: 0.5 };
+        let options = GraphOptions { size, tags, weights, ..GraphOptions::default() };
+        let file = OnnxFile::of_model(&model, &options).unwrap();
+        let (probabilities, _) = run(&file, &[("image", planes(std::slice::from_ref(&photograph)))]);
+        let probabilities = probabilities.to_vec();
+        let num_pixels = mask.labels().len();
+        let score = |class: usize, pixel: usize| probabilities[class * num_pixels + pixel];
+        let best = |pixel: usize| {
+            (0..21).max_by(|&a, &b| score(a, pixel).total_cmp(&score(b, pixel)).then(b.cmp(&a))).unwrap()
+        };
+        let same = (0..num_pixels).filter(|&pixel| best(pixel) == usize::from(mask.labels()[pixel])).count();
+        let share = same as f64 / num_pixels as f64;
+        assert!(share >= least_share, "{}: {share} of the pixels are the same", weights.name());
+    }
+}
