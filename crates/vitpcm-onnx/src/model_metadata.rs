@@ -26,7 +26,7 @@ pub(crate) fn metadata(description: &Description<'_>, options: &GraphOptions) ->
     let colours: Vec<[u8; 3]> =
         (0..description.classes.len()).map(|class| voc_colour(class.min(255) as u8)).collect();
     // As text of f32: a JSON value would show the digits of f64.
-    let normalisation = serde_json::to_string(description.normalisation).unwrap_or_default();
+    let normalisation = serde_json::to_string(description.normalisation).expect("six numbers");
     let tags = match options.tags {
         TagConditioning::None => "none",
         TagConditioning::Given => "given",
