@@ -221,7 +221,7 @@ impl GraphBuilder {
         self.node("Gather", &[&shape, &axis], &[("axis", Attribute::Int(0))])
     }
 
-    pub(crate) fn to_f32(&mut self, value: &Value) -> Value {
+    pub(crate) fn cast_to_f32(&mut self, value: &Value) -> Value {
         self.node("Cast", &[value], &[("to", Attribute::Int(ElementType::F32 as i64))])
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn resampled(
 /// The weights of one axis, `[to, from]`; both sizes are whole numbers. See `vitpcm_masks::resampling::Axis`.
 fn axis_weights(graph: &mut GraphBuilder, from: &Value, to: &Value, alignment: GridAlignment) -> Value {
     let [zero, one] = [0.0, 1.0].map(|number| graph.float(number));
-    let [from, to] = [from, to].map(|size| graph.to_f32(size));
+    let [from, to] = [from, to].map(|size| graph.cast_to_f32(size));
     let inputs = graph.node("Range", &[&zero, &from, &one], &[]);
     let outputs = graph.node("Range", &[&zero, &to, &one], &[]);
     let outputs = graph.reshape(&outputs, &[-1, 1]);

@@ -122,7 +122,7 @@ impl GraphBuilder {
         }
         let raw_data = values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect();
         let stored = self.store(name, ElementType::F16, shape, raw_data);
-        Ok(self.to_f32(&stored))
+        Ok(self.cast_to_f32(&stored))
     }
 
     /// Stored integers times their scales along an axis.

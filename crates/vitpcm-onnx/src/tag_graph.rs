@@ -114,5 +114,5 @@ pub(crate) fn reached(graph: &mut GraphBuilder, tag_probabilities: &Value, thres
     graph.begin_part("prediction");
     let threshold = graph.float(threshold);
     let reached = graph.node("GreaterOrEqual", &[tag_probabilities, &threshold], &[]);
-    graph.to_f32(&reached)
+    graph.cast_to_f32(&reached)
 }
