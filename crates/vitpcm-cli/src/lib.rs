@@ -30,6 +30,7 @@ pub mod mask_place;
 mod masks;
 mod model_check_tags;
 mod model_convert;
+mod model_export;
 mod model_fit_tags;
 mod model_inspect;
 pub mod model_path;
@@ -106,7 +107,7 @@ enum Command {
     Verify(verify::Args),
     /// Convert finished masks to the formats of other tools: COCO, YOLO, Label Studio, CVAT, Labelme, VOC
     Export(export::Args),
-    /// Inspect and convert models, and measure their predicted tags
+    /// Inspect, convert and export models, and measure their predicted tags
     #[command(subcommand)]
     #[command(after_help = "Example, to paste:\n  \
         vitpcm demo --data-only scenes\n  \
@@ -131,6 +132,8 @@ enum ModelCommand {
     Inspect(model_inspect::Args),
     /// Write a model in less space
     Convert(model_convert::Args),
+    /// Write a model for other runtimes: ONNX, from image to class probabilities
+    Export(model_export::Args),
     /// Fit a tag head, so that objects of unknown classes get no tag
     FitTags(model_fit_tags::Args),
     /// Measure predicted tags: precision, calibration, and false tags on images without known classes
@@ -174,6 +177,7 @@ fn dispatch(command: Command, session: &Session) -> anyhow::Result<Outcome> {
         Command::Export(args) => export::export(&args, session),
         Command::Model(ModelCommand::Inspect(args)) => model_inspect::inspect(&args, session),
         Command::Model(ModelCommand::Convert(args)) => model_convert::convert(&args, session),
+        Command::Model(ModelCommand::Export(args)) => model_export::export(&args, session),
         Command::Model(ModelCommand::FitTags(args)) => model_fit_tags::fit_tags(&args, session),
         Command::Model(ModelCommand::CheckTags(args)) => model_check_tags::check_tags(&args, session),
         Command::Completions(args) => completions::completions(&args, Cli::command()),

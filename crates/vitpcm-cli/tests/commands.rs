@@ -426,6 +426,30 @@ fn model_inspect_tells_models_from_other_files() {
 }
 
 #[test]
+fn model_export_writes_onnx_and_refuses_what_is_no_model() {
+    let folder = Folder::with_scenes_and_model();
+    let (model, out) = (folder.text("model.safetensors"), folder.text("model.onnx"));
+    let export = ["model", "export", &model, "--format", "onnx", "--out", &out, "--size", "64"];
+    let (_, stderr) = check(&export, 0);
+    assert!(stderr.contains("model.onnx: "), "{stderr}");
+    let bytes = std::fs::read(&out).unwrap();
+    let holds = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+    assert!(holds("tag_probabilities") && holds(r#"["background","disc","square""#));
+
+    let (_, stderr) = check(&[&export[..], &["--store", "i8", "--tags", "given"]].concat(), 0);
+    assert!(stderr.contains("MB"), "{stderr}");
+    assert!(std::fs::metadata(&out).unwrap().len() < bytes.len() as u64 / 2);
+
+    let (_, stderr) = check(&[&export[..], &["--size", "3"]].concat(), 2);
+    assert!(stderr.contains("size 3"), "{stderr}");
+    let classes = folder.text("scenes/classes.txt");
+    let (_, stderr) = check(&["model", "export", &classes, "--out", &out], 3);
+    assert!(stderr.contains("classes.txt"), "{stderr}");
+    let (_, stderr) = check(&["model", "export", &model, "--out", &model], 2);
+    assert!(stderr.contains("would be overwritten"), "{stderr}");
+}
+
+#[test]
 fn a_damaged_model_is_refused_by_name_and_inspect_says_so() {
     let folder = Folder::with_scenes_and_model();
     let model = folder.text("model.safetensors");

@@ -31,7 +31,7 @@ const IMAGE: &str = "data/images/scene-0001.png";
 const MASK: &str = "data/masks/scene-0001.png";
 
 /// Every command that writes, and every option of each that takes a path.
-const CASES: [Case; 13] = [
+const CASES: [Case; 14] = [
     Case {
         command: "masks",
         arguments: &["data", "--dry-run"],
@@ -112,6 +112,14 @@ const CASES: [Case; 13] = [
     Case {
         command: "model convert",
         arguments: &["m.safetensors", "--store=f16"],
+        output_files: &["--out"],
+        output_folders: &[],
+        inputs: &[],
+        read: &["m.safetensors", "none.toml"],
+    },
+    Case {
+        command: "model export",
+        arguments: &["m.safetensors", "--format=onnx"],
         output_files: &["--out"],
         output_folders: &[],
         inputs: &[],

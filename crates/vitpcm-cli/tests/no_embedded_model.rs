@@ -28,6 +28,7 @@ fn commands_that_start_from_it_name_the_option_that_replaces_it() {
     let lines = [
         ("segment data --out out --device=cpu", "expected --model FILE\n"),
         ("serve --port=0 --device=cpu", "expected --model FILE\n"),
+        ("model export embedded --out model.onnx", "expected a model file\n"),
         ("model check-tags --data data --device=cpu", "expected --model FILE\n"),
         ("model fit-tags --data data --others data --out out --device=cpu", "expected --model FILE\n"),
         ("train --data data --out out --device=cpu", "expected --weights FILE, or --weights none"),

@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 const MEMORY_KIB: u64 = 6 << 20;
 
 /// Lines that run each command on tiny data in a moment; `{out}` is another folder each time.
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "demo --data-only model.safetensors", // which is no folder: drawing all scenes takes seconds
     "masks data/classes.txt --out {out}", // which is no folder: the embedded network takes seconds
     "train --data data --out {out} --preset=demo --epochs=1 --batch=4 --set=model.grid=4 \
@@ -45,6 +45,7 @@ const COMMANDS: [&str; 17] = [
     "data inspect data",
     "model inspect model.safetensors",
     "model convert model.safetensors --store=f16 --out {out}.safetensors",
+    "model export model.safetensors --size=32 --out {out}.onnx",
     "model fit-tags --model model.safetensors --data nowhere --out {out}.safetensors", // the same
     "model check-tags --model model.safetensors --data nowhere",
     "completions bash",

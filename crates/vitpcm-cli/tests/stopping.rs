@@ -61,7 +61,8 @@ fn every_command_ends_at_once_where_it_has_nothing_to_save() {
     let status = Command::new("mkfifo").arg(folder.path().join("silent.toml")).status().unwrap();
     assert!(status.success());
     let commands = "demo train verify segment serve refine evaluate export propose masks data_inspect \
-                    model_inspect model_convert model_fit-tags model_check-tags completions man";
+                    model_inspect model_convert model_export model_fit-tags model_check-tags completions \
+                    man";
     for command in commands.split_whitespace() {
         // Waits for ever for somebody who writes its options.
         let child = start(folder.path(), &format!("{} --config silent.toml", command.replace('_', " ")));

@@ -67,7 +67,7 @@ pub use pcm::{Localisation, PatchConditioning, PcmConfig, PcmNetwork, PcmOutput}
 pub use position_embedding::resize_position_embedding;
 pub use pretrained::PretrainedBackbone;
 pub use random::Stream;
-pub use resnet::{OutputStride, RESNETS, ResNet, ResNetConfig, ResNetVariant, StrideOn};
+pub use resnet::{OutputStride, RESNETS, ResNet, ResNetBlock, ResNetConfig, ResNetVariant, StrideOn};
 pub use resnet_import::{ImportedResNet, ResNetNaming, ResNetSummary, import_resnet};
 pub use safetensors_writer::{PlannedTensor, SafetensorsWriter};
 pub use tag_head::{TagEvidence, TagHead};

@@ -25,6 +25,11 @@ impl Parameters {
         self.tensors.get(name).ok_or_else(|| NetsError::MissingParameter { name: name.to_owned() })
     }
 
+    /// The numbers of the parameter of this name, row-major.
+    pub fn values(&self, name: &str) -> Result<Vec<f32>> {
+        Ok(self.get(name)?.detach().to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+    }
+
     /// Adds a parameter, replacing one of the same name.
     pub fn insert(&mut self, name: impl Into<String>, tensor: Tensor) {
         self.tensors.insert(name.into(), tensor);

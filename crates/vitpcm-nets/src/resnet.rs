@@ -126,7 +126,7 @@ impl ResNetConfig {
         let mut layer = |conv: &str, norm: &str, size| shapes.extend(layer_shapes(conv, norm, size));
         layer("conv1", "bn1", [self.width, 7, 3]);
         for block in self.block_list(OutputStride::Eight) {
-            let Block { name, inputs, width, .. } = &block;
+            let ResNetBlock { name, inputs, width, .. } = &block;
             layer(&format!("{name}.conv1"), &format!("{name}.bn1"), [*width, 1, *inputs]);
             layer(&format!("{name}.conv2"), &format!("{name}.bn2"), [*width, 3, *width]);
             layer(&format!("{name}.conv3"), &format!("{name}.bn3"), [width * EXPANSION, 1, *width]);
@@ -147,7 +147,7 @@ impl ResNetConfig {
     }
 
     /// All blocks in order.
-    fn block_list(&self, output_stride: OutputStride) -> Vec<Block> {
+    pub fn block_list(&self, output_stride: OutputStride) -> Vec<ResNetBlock> {
         let mut blocks = Vec::new();
         let mut inputs = self.width;
         for (stage, ((stride, dilation), count)) in
@@ -158,7 +158,7 @@ impl ResNetConfig {
                 let is_first = index == 0;
                 let name = format!("layer{}.{index}", stage + 1);
                 let stride = if is_first { stride } else { 1 };
-                blocks.push(Block { name, inputs, width, stride, dilation, is_first });
+                blocks.push(ResNetBlock { name, inputs, width, stride, dilation, is_first });
                 inputs = width * EXPANSION;
             }
         }
@@ -198,14 +198,21 @@ pub fn is_frozen_norm(name: &str) -> bool {
     }
 }
 
-/// The configuration of one block.
-struct Block {
-    name: String,
-    inputs: usize,
-    width: usize,
-    stride: usize,
-    dilation: usize,
-    is_first: bool,
+/// The configuration of one block: convolutions of 1×1, 3×3 and 1×1, and a shortcut.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResNetBlock {
+    /// What its parameters' names begin with.
+    pub name: String,
+    /// Features that enter.
+    pub inputs: usize,
+    /// Features of its 3×3 convolution.
+    pub width: usize,
+    /// Stride in pixels; [`StrideOn`] says of which convolution.
+    pub stride: usize,
+    /// Dilation and padding of its 3×3 convolution.
+    pub dilation: usize,
+    /// Whether its shortcut is a convolution, as in the first block of a stage.
+    pub is_first: bool,
 }
 
 /// A convolution and its norm, by their names.
@@ -224,9 +231,9 @@ pub(crate) fn conv_layer(
     Ok(ConvLayer::new(weight, ConvNorm { window, scale, shift, activation }))
 }
 
-impl Block {
+impl ResNetBlock {
     fn build(&self, config: &ResNetConfig, parameters: &Parameters) -> Result<Bottleneck> {
-        let Block { name, stride, dilation, is_first, .. } = self;
+        let ResNetBlock { name, stride, dilation, is_first, .. } = self;
         let pointwise = |stride: usize| Window { stride, padding: 0, dilation: 1 };
         let (first, second) = match config.stride_on {
             StrideOn::First => (*stride, 1),
