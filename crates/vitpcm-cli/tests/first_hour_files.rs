@@ -161,6 +161,23 @@ fn a_format_that_needs_a_feature_is_counted_and_the_feature_named() {
 }
 
 #[test]
+fn a_reader_that_stops_reading_what_is_said_stops_no_work() {
+    let made = scenes_and_model();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
+    command.current_dir(made.path()).args([
+        "segment",
+        "data/images",
+        "--model=model.safetensors",
+        "--out=masks",
+    ]);
+    command.stdout(writer.try_clone().unwrap()).stderr(writer);
+    assert_eq!(command.status().unwrap().code(), Some(0));
+    assert!(made.path().join("masks/scene-0003.png").is_file());
+}
+
+#[test]
 fn a_folder_without_images_says_which_formats_are_read() {
     let made = scenes_and_model();
     std::fs::create_dir(made.path().join("empty")).unwrap();

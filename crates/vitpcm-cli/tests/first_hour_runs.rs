@@ -272,6 +272,8 @@ fn a_read_only_folder_is_named_as_such_before_any_work() {
         &["masks", "data", "--out=locked/masks"],
         &["model", "convert", "model.safetensors", "--store=f16", "--out=locked/model.safetensors"],
         &["data", "inspect", "data", "--json=locked/inspection.json"],
+        &["demo", "--out=locked/demo"],
+        &["demo", "--data-only=locked/scenes"],
     ] {
         let mut command = stage.command(command);
         // Root may write anywhere.

@@ -131,6 +131,8 @@ fn class_names_are_typed_in_any_case_and_slips_are_asked_about() {
     assert_eq!(desk.segment(&["images", "--tags=cross; Disc|square"], 0).1, ["cross", "disc", "square"]);
     let (said, _) = desk.segment(&["images", "--tags=crosss"], 2);
     demand(&said, &["the model does not know `crosss` (did you mean `cross`?); it knows disc, square"]);
+    let (said, _) = desk.segment(&["images", "--tags=crosss,Disk"], 2);
+    demand(&said, &["`crosss` (did you mean `cross`?), `Disk` (did you mean `disc`?); it knows"]);
     desk.file("tags.csv", "image,tags\nscene-0000.png,Squares\n");
     let (said, _) = desk.segment(&["images/scene-0000.png", "--tags-file=tags.csv"], 2);
     demand(&said, &["tags.csv: the model does not know `Squares` (did you mean `square`?)"]);
@@ -247,7 +249,17 @@ fn tables_that_say_nothing_end_with_an_error_and_how_to_write_tags() {
     refused(&["2 images, and none of them has a tag"]);
     desk.file("leaves/tags.csv", "filename,place,weather\nscene-0000.png,field,sun\n");
     refused(&["no tagged image", "tags.csv: unreadable annotation: which column holds the tags?"]);
+    // Names of another extension: which image may be meant.
+    desk.file("leaves/tags.csv", "image,tags\nscene-0000.jpg,rust\n");
+    refused(&["names `scene-0000.jpg`, but there is no such image; there is `images/scene-0000.png`"]);
+    std::fs::rename(desk.path().join("leaves/tags.csv"), desk.path().join("leaves/labels.csv")).unwrap();
+    refused(&["it names `scene-0000.jpg`, for example, and there is `images/scene-0000.png`"]);
+    // JSON of any name, if nothing else could be meant.
     std::fs::remove_file(desk.path().join("leaves/labels.csv")).unwrap();
+    desk.file("leaves/_annotations.coco.json", "{\"images\": [{\"file\": \"scene-0000.png\"}]}");
+    refused(&["_annotations.coco.json: not read as tags: it looks like COCO's"]);
+    std::fs::remove_file(desk.path().join("leaves/_annotations.coco.json")).unwrap();
+    desk.file("leaves/tags.csv", "image,tags\n");
     let said = desk.check(&["data", "inspect", "leaves/images"], 3);
     demand(&said, &["tags.csv: there is a tag file in the folder above; name that folder instead"]);
 }
