@@ -230,7 +230,8 @@ fn check_scores(masks: &Path, training: &[MaskedImage], messages: &Messages) -> 
         );
     }
     if without > 0 {
-        messages.note(format!("{}: {without} masks have no scores and count in full", masks.display()));
+        let without = counted(without, "mask without scores counts", "masks without scores count");
+        messages.note(format!("{}: {without} in full", masks.display()));
     }
     Ok(())
 }
