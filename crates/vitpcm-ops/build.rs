@@ -5,20 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const KERNELS: [&str; 14] = [
-    "attention",
-    "column_sums",
-    "conv",
-    "cross_entropy",
-    "depthwise",
-    "elementwise",
-    "flash_attention",
-    "flash_attention_backward",
-    "layer_norm",
-    "lstm",
-    "max_pool",
-    "neighbour_sums",
-    "pooling",
-    "softmax",
+    "attention", "column_sums", "conv", "cross_entropy", "depthwise", "elementwise", "flash_attention",
+    "flash_attention_backward", "layer_norm", "lstm", "max_pool", "neighbour_sums", "pooling", "softmax",
 ];
 
 fn main() {

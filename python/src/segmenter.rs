@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use vitpcm::{
-    CrfParams, Device, DeviceName, Model, RawScores, Refinement, SegmenterOptions, TagMode,
-    UnsureBackground, embedded_model, suitable_precision,
+    CrfParams, Device, DeviceName, Model, RawScores, Refinement, SegmenterOptions, TagMode, UnsureBackground,
+    embedded_model, suitable_precision,
 };
 use vitpcm_masks::Classes;
 
@@ -225,7 +225,7 @@ pub(crate) struct Segmentation {
     tags: Vec<String>,
     /// Mean, over the patches that show a class, of the best score less the second best: 0 undecided, 1 certain.
     #[pyo3(get)]
-    sureness: f32,
+    confidence: f32,
 }
 
 impl Segmentation {
@@ -241,10 +241,10 @@ impl Segmentation {
             let segmentation = raw.with_tags(mode.tag_mode())?;
             let (scores, alignment) = (&segmentation.scores_on_grid, segmentation.alignment);
             let mask = refinement.label_map(scores, &image, alignment, segmentation.image_size)?;
-            let sureness = segmentation.scores_on_grid.sureness();
-            Ok((segmentation, mask, sureness))
+            let confidence = segmentation.scores_on_grid.confidence();
+            Ok((segmentation, mask, confidence))
         });
-        let (segmentation, mask, sureness) = made.map_err(raised)?;
+        let (segmentation, mask, confidence) = made.map_err(raised)?;
         let tags = segmentation.tags.iter().map(|&tag| class_list.names()[tag].clone()).collect();
         Ok(Segmentation {
             image,
@@ -253,7 +253,7 @@ impl Segmentation {
             scores: arrays::score_array(py, segmentation.scores_on_grid).unbind(),
             tag_probabilities: segmentation.tag_probabilities.into_pyarray(py).unbind(),
             tags,
-            sureness,
+            confidence,
             class_list,
         })
     }
@@ -293,9 +293,9 @@ impl Segmentation {
     fn __repr__(&self) -> String {
         let (width, height) = self.raw.image_size;
         format!(
-            "Segmentation({width} × {height}, tags: {}, sureness {:.2})",
+            "Segmentation({width} × {height}, tags: {}, confidence {:.2})",
             self.tags.join(", "),
-            self.sureness
+            self.confidence
         )
     }
 }

@@ -46,7 +46,7 @@ def test_a_mask_has_the_size_of_its_image_and_only_the_tags_given(segmenter):
     assert result.tags == ["dog", "person"] == [result.classes[12], result.classes[15]]
     assert result.scores.shape == (21, 16, 16) and result.scores.dtype == np.float32
     np.testing.assert_allclose(result.scores.sum(0), 1, atol=1e-5)
-    assert result.tag_probabilities.shape == (21,) and 0 <= result.sureness <= 1
+    assert result.tag_probabilities.shape == (21,) and 0 <= result.confidence <= 1
 
 
 def test_other_tags_come_from_the_same_run(segmenter):

@@ -48,7 +48,7 @@ class Segmentation:
     def tags(self) -> list[str]:
         """The classes that the mask may show."""
     @property
-    def sureness(self) -> float:
+    def confidence(self) -> float:
         """0 undecided, 1 certain."""
     @property
     def classes(self) -> list[str]: ...

@@ -40,6 +40,8 @@ pub(crate) struct Args {
 pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
     let scenes = DrawnScenes { seed: session.seed, side: SIDE };
+    let out = args.data_only.as_ref().unwrap_or(&args.out);
+    session.check_outputs([""; 0], [out.join("tags.csv")])?;
     if let Some(folder) = &args.data_only {
         draw(&scenes, folder)?;
         let folder = folder.display();

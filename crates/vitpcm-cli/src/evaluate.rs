@@ -205,8 +205,12 @@ fn text(report: &Report<'_>) -> String {
     }
     if report.num_failed > 0 {
         let (failed, missing) = (report.num_failed, report.without_prediction.len());
-        let _ =
-            writeln!(text, "left out: {}, {missing} without a prediction", counted(failed, "mask", "masks"));
+        let why = match missing {
+            0 => String::new(),
+            missing if missing == failed => " (no prediction)".to_owned(),
+            missing => format!(" ({missing} have no prediction)"),
+        };
+        let _ = writeln!(text, "left out: {}{why}", counted(failed, "mask", "masks"));
     }
     text
 }

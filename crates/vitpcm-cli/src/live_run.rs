@@ -74,16 +74,8 @@ pub(crate) fn stopped(steps: u64, model: &Path, messages: &Messages) -> Outcome 
 /// The files of a run folder that are rewritten during a run.
 pub(crate) fn files(out: &Path) -> [PathBuf; 10] {
     [
-        "config.toml",
-        "model.safetensors",
-        "metrics.csv",
-        "thresholds.csv",
-        "scores.json",
-        "report.html",
-        ".report/validation.jsonl",
-        "last/state.safetensors",
-        "last/images.jsonl",
-        "last/held-out.json",
+        "config.toml", "model.safetensors", "metrics.csv", "thresholds.csv", "scores.json", "report.html",
+        ".report/validation.jsonl", "last/state.safetensors", "last/images.jsonl", "last/held-out.json",
     ]
     .map(|name| out.join(name))
 }

@@ -25,12 +25,16 @@ fn resolved(typed: PathBuf) -> Result<PathBuf, String> {
         return Ok(typed);
     }
     let model = typed.join(MODEL_FILE);
-    match model.is_file() {
-        true => Ok(model),
-        false => Err(format!(
-            "the folder holds no {MODEL_FILE}; expected a model file, or a folder that `train`, `verify` or `masks` wrote"
-        )),
+    if model.is_file() {
+        return Ok(model);
     }
+    let rounds = (1..=9).rev().map(|round| typed.join(format!(".masks/round-{round}")));
+    Err(match rounds.into_iter().find(|round| round.join(MODEL_FILE).is_file()) {
+        Some(round) => format!("`masks` has not finished in it; its model so far is in {}", round.display()),
+        None => format!(
+            "the folder holds no {MODEL_FILE}; expected a model file, or a folder that `train`, `verify` or `masks` wrote"
+        ),
+    })
 }
 
 #[cfg(test)]
@@ -42,6 +46,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         assert!(resolved(at("")).unwrap_err().contains("no model.safetensors"));
+        std::fs::create_dir_all(at(".masks/round-1")).unwrap();
+        std::fs::write(at(".masks/round-1").join(MODEL_FILE), "").unwrap();
+        assert!(resolved(at("")).unwrap_err().contains(".masks/round-1"));
         std::fs::write(at(MODEL_FILE), "").unwrap();
         assert_eq!(resolved(at("")).unwrap(), at(MODEL_FILE));
         // A file is taken as it is; a missing one is reported when it is opened.

@@ -1,5 +1,6 @@
 //! How a command ends, and the exit codes that users and scripts rely on.
 
+use crate::output::to_stderr;
 use crate::printable;
 use std::io;
 use std::process::ExitCode;
@@ -67,7 +68,6 @@ pub(crate) fn in_words(kind: io::ErrorKind) -> Option<&'static str> {
 const FIRST_SPEAKS: Duration = Duration::from_secs(1);
 
 /// Prints an error once and returns the exit code. With several ranks, an error ends all of them.
-#[allow(clippy::print_stderr)]
 pub(crate) fn report(result: anyhow::Result<Outcome>, ranks: &Ranks) -> ExitCode {
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
@@ -76,28 +76,27 @@ pub(crate) fn report(result: anyhow::Result<Outcome>, ranks: &Ranks) -> ExitCode
         Err(error) => {
             let code = if error.is::<UsageError>() { 2 } else { 3 };
             if ranks.size() == 1 {
-                eprintln!("error: {}", printable::message(&described(&error)));
+                to_stderr(format_args!("error: {}\n", printable::message(&described(&error))));
                 return ExitCode::from(code);
             }
             if !ranks.is_first() {
                 std::thread::sleep(FIRST_SPEAKS);
             }
             let text = printable::message(&described(&error));
-            eprintln!("error: rank {} of {}: {text}", ranks.rank(), ranks.size());
+            to_stderr(format_args!("error: rank {} of {}: {text}\n", ranks.rank(), ranks.size()));
             Ranks::abort(code)
         }
     }
 }
 
 /// Makes a panic on any thread end all ranks; the others would wait for this one for ever.
-#[allow(clippy::print_stderr)]
 pub(crate) fn end_all_ranks_on_panic(ranks: &Ranks) {
     let (rank, size) = (ranks.rank(), ranks.size());
     if size > 1 {
         let print = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             print(panic);
-            eprintln!("error: a bug stopped rank {rank} of {size}; please report it");
+            to_stderr(format_args!("error: a bug stopped rank {rank} of {size}; please report it\n"));
             Ranks::abort(101)
         }));
     }

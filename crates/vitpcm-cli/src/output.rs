@@ -1,5 +1,4 @@
 //! Output: results to stdout, messages and progress to stderr. No other file prints, except for the final error.
-#![allow(clippy::print_stderr)]
 
 use crate::outcome::usage;
 use crate::printable;
@@ -22,6 +21,11 @@ fn to_stdout(text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("stdout"),
         _ => Ok(()),
     }
+}
+
+/// Where nobody reads any more (`vitpcm … 2>&1 | head`), the work goes on.
+pub(crate) fn to_stderr(text: std::fmt::Arguments<'_>) {
+    let _ = std::io::stderr().lock().write_fmt(text);
 }
 
 /// Writes a result as JSON to a file or, for `-`, to stdout in place of the text.
@@ -87,7 +91,7 @@ impl Messages {
     /// A note.
     pub fn note(&self, text: impl std::fmt::Display) {
         if self.says_notes() {
-            eprintln!("{}", printable::message(&text.to_string()));
+            to_stderr(format_args!("{}\n", printable::message(&text.to_string())));
         }
     }
 
@@ -102,7 +106,7 @@ impl Messages {
     /// A failed input.
     pub fn failure(&self, text: impl std::fmt::Display) {
         if *self != Messages::None {
-            eprintln!("error: {}", printable::message(&text.to_string()));
+            to_stderr(format_args!("error: {}\n", printable::message(&text.to_string())));
         }
     }
 

@@ -58,7 +58,10 @@ pub(crate) fn refine(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let scores_of = |input: &Input| place.join(format!("{}.npz", input.name));
     let with_scores: Vec<&Input> = inputs.images.iter().filter(|input| scores_of(input).is_file()).collect();
     if with_scores.is_empty() {
-        bail!("no image of {} has scores in {}", args.images.display(), args.scores.display());
+        let (images, scores) = (args.images.display(), args.scores.display());
+        bail!(
+            "no image of {images} has scores in {scores}; expected NAME.npz, as `segment --format npz` writes it"
+        );
     }
     let num_without = inputs.images.len() - with_scores.len();
     if num_without > 0 {

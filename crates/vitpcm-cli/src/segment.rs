@@ -143,24 +143,22 @@ impl TagSource {
             return Ok(TagSource::Predicted { threshold: options.tag_threshold });
         }
         let lookup = ClassLookup::new(classes);
-        let index = |name: &str| {
-            let index = lookup.index_of(name).filter(|&index| index > 0);
-            index.ok_or_else(|| {
-                let (question, known) = (lookup.question(name), classes.names()[1..].join(", "));
-                anyhow!("--tags: the model does not know `{}`{question}; it knows {known}", name.trim())
-            })
-        };
-        let mut tags = Vec::new();
+        let (mut tags, mut unknown) = (Vec::new(), Vec::new());
         // As in tag files, semicolons and bars separate tags too.
         let names = options.tags.iter().flat_map(|name| match lookup.index_of(name) {
             Some(_) => vec![name.as_str()],
             None => name.split([';', '|']).filter(|part| !part.trim().is_empty()).collect(),
         });
         for name in names {
-            let tag = index(name)?;
-            if !tags.contains(&tag) {
-                tags.push(tag);
+            match lookup.index_of(name).filter(|&index| index > 0) {
+                Some(tag) if tags.contains(&tag) => {}
+                Some(tag) => tags.push(tag),
+                None => unknown.push(format!("`{}`{}", name.trim(), lookup.question(name))),
             }
+        }
+        if !unknown.is_empty() {
+            let (unknown, known) = (unknown.join(", "), classes.names()[1..].join(", "));
+            bail!("--tags: the model does not know {unknown}; it knows {known}");
         }
         Ok(TagSource::Given(tags))
     }

@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use image::RgbImage;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use vitpcm::{LeastSure, Review, ReviewPictures, ReviewedMask};
+use vitpcm::{LeastConfident, Review, ReviewPictures, ReviewedMask};
 use vitpcm_data::{Dataset, ImageLimits, MaskSource, OpenOptions};
 use vitpcm_masks::{Classes, LabelMap, MAX_MASK_PIXELS, mask_files};
 use vitpcm_train::Ranks;
@@ -66,7 +66,7 @@ impl ReportOptions {
 pub(crate) struct SegmentReport {
     out: PathBuf,
     classes: Classes,
-    least_sure: LeastSure,
+    least_confident: LeastConfident,
     comparisons: Comparisons,
     file: ReviewFile,
 }
@@ -92,14 +92,14 @@ impl SegmentReport {
         }
         ranks.barrier(); // no rank begins before that is done
         let path = review_file(out, ranks.rank());
-        let mut least_sure = LeastSure::new(NUM_PICTURES);
+        let mut least_confident = LeastConfident::new(NUM_PICTURES);
         report::newest_places(std::slice::from_ref(&path), |_| true)?.values().for_each(|place| {
-            least_sure.takes(place.sureness);
+            least_confident.takes(place.confidence);
         });
         Ok(Some(SegmentReport {
             out: out.to_path_buf(),
             classes: classes.clone(),
-            least_sure,
+            least_confident,
             comparisons,
             file: ReviewFile::append_to(&path)?,
         }))
@@ -125,7 +125,7 @@ impl SegmentReport {
         let other = usable(self.comparisons.other(input, &self.classes, reviewed.image));
         let reviewed = ReviewedMask { truth: truth.as_ref(), other: other.as_ref(), ..*reviewed };
         let mut review = Review::new(&input.name, &reviewed)?;
-        if self.least_sure.takes(review.sureness) {
+        if self.least_confident.takes(review.confidence) {
             review.pictures = Some(ReviewPictures::new(&reviewed)?);
         }
         self.file.append(&review)?;
@@ -140,12 +140,12 @@ impl SegmentReport {
         let by_name = report::newest_places(&paths, |name| names.contains(name))?;
         let summary = summed(&paths, &by_name, Summary::new(&self.classes, ending.tag_threshold))?;
 
-        let mut least_sure: Vec<(&String, &Place)> = by_name.iter().collect();
-        least_sure.sort_by(|a, b| a.1.sureness.total_cmp(&b.1.sureness).then_with(|| a.0.cmp(b.0)));
-        least_sure.truncate(MAX_ROWS.max(NUM_PICTURES));
-        let mut rows = Vec::with_capacity(least_sure.len());
+        let mut least_confident: Vec<(&String, &Place)> = by_name.iter().collect();
+        least_confident.sort_by(|a, b| a.1.confidence.total_cmp(&b.1.confidence).then_with(|| a.0.cmp(b.0)));
+        least_confident.truncate(MAX_ROWS.max(NUM_PICTURES));
+        let mut rows = Vec::with_capacity(least_confident.len());
         let mut num_shown = 0;
-        report::read_at(&paths, least_sure.iter().map(|(_, place)| *place), |mut review| {
+        report::read_at(&paths, least_confident.iter().map(|(_, place)| *place), |mut review| {
             if num_shown == NUM_PICTURES {
                 review.pictures = None;
             }

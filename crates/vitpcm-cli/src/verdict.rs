@@ -378,7 +378,7 @@ mod tests {
                 agreement: Vec::new(),
                 corner_classes: Vec::new(),
                 name: i.to_string(),
-                sureness: 0.5,
+                confidence: 0.5,
                 areas: vec![(1, 10), (2, 10)],
                 given_tags: Some(tags),
                 tag_probabilities: vec![1.0, first, second],

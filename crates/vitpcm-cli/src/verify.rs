@@ -28,12 +28,11 @@ use vitpcm_train::{
 };
 
 #[derive(clap::Args)]
-#[command(after_help = "Example, to paste (the first two lines make images with masks to try it on):\n  \
+#[command(after_help = "Example, to paste (the first line draws images with masks to try it on):\n  \
     vitpcm demo --data-only scenes\n  \
-    echo 'disc square triangle cross' | tr ' ' '\\n' > names.txt\n  \
     vitpcm verify --images scenes/images --masks scenes/masks \\\n    \
     --val-images scenes/images --val-truth scenes/masks \\\n    \
-    --classes names.txt --backbone resnet-nano --steps 20 \\\n    \
+    --classes scenes/classes.txt --backbone resnet-nano --steps 20 \\\n    \
     --set crops.side=65 --scales 1 --out verification\n\n\
     With your own files (--masks and --val-truth hold PNG masks named after the images):\n  \
     vitpcm verify --images JPEGImages --masks pseudo-masks --val-images JPEGImages \\\n    \
@@ -231,7 +230,8 @@ fn check_scores(masks: &Path, training: &[MaskedImage], messages: &Messages) -> 
         );
     }
     if without > 0 {
-        messages.note(format!("{}: {without} masks have no scores and count in full", masks.display()));
+        let without = counted(without, "mask without scores counts", "masks without scores count");
+        messages.note(format!("{}: {without} in full", masks.display()));
     }
     Ok(())
 }

@@ -1,41 +1,20 @@
 //! The commands as a user runs them: exit codes, messages and files of CLI.md.
 
+mod program;
 mod untrained;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use program::{Folder, vitpcm};
+use std::path::Path;
 use vitpcm_data::DrawnScenes;
 use vitpcm_masks::{IGNORE, LabelMap, StoredScores, read_label_png, write_label_png};
-
-fn vitpcm(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_vitpcm")).args(arguments).output().unwrap()
-}
 
 /// Runs a command, expects an exit code, gives what it printed: (stdout, stderr).
 #[track_caller]
 fn check(arguments: &[&str], code: i32) -> (String, String) {
-    let output = vitpcm(arguments);
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{stdout}\n{stderr}");
-    (stdout, stderr)
+    program::check(vitpcm(arguments).spawn().unwrap(), code)
 }
 
-struct Folder(tempfile::TempDir);
-
 impl Folder {
-    fn new() -> Folder {
-        Folder(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().to_string()
-    }
-
     fn mask(&self, name: &str, width: usize, labels: &[u8]) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -152,7 +131,8 @@ fn a_class_name_of_a_million_letters_is_shown_shortened() {
     folder.mask("truth/a.png", 2, &[0, 1]);
     std::fs::write(folder.path("names.txt"), "x".repeat(1_000_000)).unwrap();
     let (pred, truth, names) = (folder.text("pred"), folder.text("truth"), folder.text("names.txt"));
-    let output = vitpcm(&["evaluate", "--pred", &pred, "--truth", &truth, "--classes", &names]);
+    let output =
+        vitpcm(&["evaluate", "--pred", &pred, "--truth", &truth, "--classes", &names]).output().unwrap();
     assert!(matches!(output.status.code(), Some(0 | 2)), "{:?}", output.status);
     assert!(output.stdout.len() + output.stderr.len() < 20_000);
 }
@@ -176,7 +156,7 @@ fn names_of_files_cannot_steer_the_terminal() {
         &["evaluate", "--classes", name, "--pred", &images, "--truth", &images],
         &["train", name, &format!("--{name}")],
     ] {
-        let output = vitpcm(arguments);
+        let output = vitpcm(arguments).output().unwrap();
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert!(said.contains(r"a\u{1b}[31m\nerror: forged\u{9b}1m\u{202e}"), "{arguments:?}\n{said}");
         assert!(!said.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{arguments:?}\n{said}");
@@ -285,16 +265,7 @@ fn segment_writes_every_format_names_failures_and_resumes() {
     let (images, model, out) =
         (folder.text("scenes/images"), folder.text("model.safetensors"), folder.text("out"));
     let command = [
-        "segment",
-        &images,
-        "--model",
-        &model,
-        "--out",
-        &out,
-        "--size",
-        "64",
-        "--no-tags",
-        "--format",
+        "segment", &images, "--model", &model, "--out", &out, "--size", "64", "--no-tags", "--format",
         "png,overlay,heatmap,npy,npz",
     ];
     let (_, stderr) = check(&command, 1);
@@ -372,16 +343,7 @@ fn background_that_is_not_sure_is_left_open_or_filled() {
     let folder = Folder::with_scenes_and_model();
     let (images, model) = (folder.text("scenes/images"), folder.text("model.safetensors"));
     let segment = [
-        "segment",
-        &images,
-        "--model",
-        &model,
-        "--size",
-        "256",
-        "--tags",
-        "disc,cross",
-        "--format",
-        "png,npz",
+        "segment", &images, "--model", &model, "--size", "256", "--tags", "disc,cross", "--format", "png,npz",
     ];
     let labels = |out: &str, more: &[&str]| {
         let out = folder.text(out);
@@ -472,10 +434,8 @@ fn a_damaged_model_is_refused_by_name_and_inspect_says_so() {
 #[test]
 fn several_processes_that_do_not_know_of_each_other_are_refused() {
     for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-        let output = command.args(["data", "inspect", "."]).env(variable, "2").output().unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        let child = vitpcm(&["data", "inspect", "."]).env(variable, "2").spawn().unwrap();
+        let (_, stderr) = program::check(child, 2);
         assert!(stderr.contains("2 processes") && stderr.contains("MPI"), "{stderr}");
     }
 }

@@ -1,49 +1,34 @@
 //! Exports as a user asks for them: beside the masks of `segment`, after an interruption and by several runs, and from
 //! finished masks by `export`.
 
+mod program;
 mod untrained;
 
+use program::{Folder, vitpcm};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use vitpcm_data::DrawnScenes;
 use vitpcm_exports::MaskSet;
 use vitpcm_masks::{LabelMap, read_label_png, write_label_png};
 
-fn vitpcm(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_vitpcm")).args(arguments).output().unwrap()
-}
-
 /// Runs a command, expects an exit code, gives what it said on stderr.
 #[track_caller]
 fn check(arguments: &[&str], code: i32) -> String {
-    let output = vitpcm(arguments);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{stderr}");
-    stderr
+    program::check(vitpcm(arguments).spawn().unwrap(), code).1
 }
 
-/// Six drawn scenes, and an untrained model that knows their classes.
-struct Scenes(tempfile::TempDir);
-
-impl Scenes {
-    fn new() -> Scenes {
-        let scenes = Scenes(tempfile::tempdir().unwrap());
-        DrawnScenes { seed: 3, side: 64 }.write(&scenes.path("scenes"), 4, 2).unwrap();
-        scenes
+impl Folder {
+    /// Six drawn scenes.
+    fn with_scenes() -> Folder {
+        let folder = Folder::new();
+        DrawnScenes { seed: 3, side: 64 }.write(&folder.path("scenes"), 4, 2).unwrap();
+        folder
     }
 
-    fn with_model() -> Scenes {
-        let scenes = Scenes::new();
-        untrained::write(&scenes.path("model.safetensors"), &DrawnScenes::classes(), 0);
-        scenes
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().to_string()
+    /// And an untrained model that knows their classes.
+    fn with_model() -> Folder {
+        let folder = Folder::with_scenes();
+        untrained::write(&folder.path("model.safetensors"), &DrawnScenes::classes(), 0);
+        folder
     }
 
     fn segment(&self, images: &str, more: &[&str], code: i32) -> String {
@@ -68,7 +53,7 @@ const ALL: &str = "coco,yolo,label-studio,cvat,labelme,voc";
 
 #[test]
 fn segment_exports_all_that_is_done_also_what_an_earlier_run_did() {
-    let scenes = Scenes::with_model();
+    let scenes = Folder::with_model();
     // Everything at once, and everything in two runs of which the second finds half of the images done.
     scenes.segment("scenes/images", &["--format", ALL], 0);
     let whole = scenes.path("whole");
@@ -103,7 +88,7 @@ fn segment_exports_all_that_is_done_also_what_an_earlier_run_did() {
     }
     // Exports beside masks are no masks.
     let (out, truth) = (scenes.text("out"), scenes.text("scenes/masks"));
-    let output = vitpcm(&["evaluate", "--pred", &out, "--truth", &truth]);
+    let output = vitpcm(&["evaluate", "--pred", &out, "--truth", &truth]).output().unwrap();
     assert!(String::from_utf8(output.stdout).unwrap().contains("6 images"));
     let leftover =
         walk(&scenes.path("out")).into_iter().find(|path| path.to_string_lossy().ends_with(".tmp"));
@@ -117,7 +102,7 @@ fn walk(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn an_export_leaves_out_what_failed_and_says_so() {
-    let scenes = Scenes::with_model();
+    let scenes = Folder::with_model();
     std::fs::write(scenes.path("scenes/images/broken.jpg"), "not an image").unwrap();
     let stderr = scenes.segment("scenes/images", &["--format", "coco,voc"], 1);
     assert!(stderr.contains("broken.jpg"), "{stderr}");
@@ -127,18 +112,16 @@ fn an_export_leaves_out_what_failed_and_says_so() {
 #[cfg(unix)]
 #[test]
 fn after_an_interruption_the_exports_hold_what_is_done_and_later_the_rest() {
-    let scenes = Scenes::with_model();
+    let scenes = Folder::with_model();
     DrawnScenes { seed: 4, side: 64 }.write(&scenes.path("many"), 150, 1).unwrap();
     let [images, model, out] = ["many/images", "model.safetensors", "out"].map(|name| scenes.text(name));
     let arguments =
         ["segment", &images, "--model", &model, "--out", &out, "--size", "64", "--format", "coco,cvat"];
-    let mut segment = Command::new(env!("CARGO_BIN_EXE_vitpcm")).args(arguments).spawn().unwrap();
-    while !scenes.path("out/scene-0003.png").is_file() && segment.try_wait().unwrap().is_none() {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    let interrupted = Command::new("kill").args(["-INT", &segment.id().to_string()]).status().unwrap();
+    let mut segment = vitpcm(&arguments).spawn().unwrap();
+    program::wait_until(&mut segment, || scenes.path("out/scene-0003.png").is_file());
+    program::signal(&segment, "-INT");
     let code = segment.wait().unwrap().code();
-    assert!(!interrupted.success() || code == Some(130) || code == Some(0), "{code:?}");
+    assert!(code == Some(130) || code == Some(0), "{code:?}");
     let num_done = std::fs::read_dir(scenes.path("out")).unwrap().flatten();
     let num_done = num_done.filter(|entry| entry.path().extension().is_some_and(|e| e == "png")).count();
     assert!(num_done >= 4);
@@ -154,7 +137,7 @@ fn after_an_interruption_the_exports_hold_what_is_done_and_later_the_rest() {
 
 #[test]
 fn masks_go_from_format_to_format() {
-    let scenes = Scenes::new();
+    let scenes = Folder::with_scenes();
     let [masks, classes, images] =
         ["scenes/masks", "scenes/classes.txt", "scenes/images"].map(|name| scenes.text(name));
     let first = scenes.text("first");
@@ -170,7 +153,8 @@ fn masks_go_from_format_to_format() {
     for export in ["yolo", "labelme"] {
         let (set, again) = (format!("{first}/{export}"), scenes.text(&format!("again-{export}")));
         check(&["export", &set, "--out", &again, "--format", "png"], 0);
-        let output = vitpcm(&["evaluate", "--pred", &again, "--truth", &masks, "--json", "-"]);
+        let output =
+            vitpcm(&["evaluate", "--pred", &again, "--truth", &masks, "--json", "-"]).output().unwrap();
         let scores: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(scores["miou"].as_f64().unwrap() > 98.0, "{export}: {scores}");
     }
@@ -181,7 +165,7 @@ fn masks_go_from_format_to_format() {
 
 #[test]
 fn specks_are_removed_on_request() {
-    let scenes = Scenes::new();
+    let scenes = Folder::with_scenes();
     std::fs::create_dir(scenes.path("specks")).unwrap();
     let mut labels = vec![0; 400];
     labels[45] = 1;
@@ -195,7 +179,7 @@ fn specks_are_removed_on_request() {
 
 #[test]
 fn what_cannot_be_exported_is_said_in_one_line() {
-    let scenes = Scenes::new();
+    let scenes = Folder::with_scenes();
     let [masks, classes, out] = ["scenes/masks", "scenes/classes.txt", "out"].map(|name| scenes.text(name));
     let says = |arguments: &[&str], code: i32, expected: &str| {
         let stderr = check(&[&["export"], arguments, &["--out", &out]].concat(), code);

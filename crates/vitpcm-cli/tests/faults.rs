@@ -5,11 +5,11 @@
 #![allow(clippy::print_stderr, reason = "a test says what it skipped")]
 
 mod processes;
+mod program;
 mod untrained;
 
-use processes::{
-    NUM_IMAGES, Stage, check, check_same, ended, files, leftovers, num_rows, results, signal, wait_until,
-};
+use processes::{NUM_IMAGES, Stage, check, check_same, ended, files, leftovers, results};
+use program::{num_rows, signal, wait_until};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

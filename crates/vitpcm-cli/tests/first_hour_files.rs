@@ -1,25 +1,20 @@
 //! What a new user's files stumble over in the first hour: masks one folder away from where they are looked for, photographs of phones,
 //! classes in colours that cannot be seen. Made folders, the real program, its words and exit codes.
 
+mod program;
 mod untrained;
 
 use std::path::Path;
-use std::process::Command;
 use vitpcm_data::{DrawnScenes, ImageLimits, read_image};
 use vitpcm_masks::palette::{display_colour, voc_palette};
 use vitpcm_masks::read_label_png;
 
 const PHOTOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../reference/data/photos");
 
-/// Runs the program in a folder; it must end with this code. Gives all it said.
+/// Runs a line on the CPU.
 #[track_caller]
-fn run(folder: &Path, arguments: &str, code: i32) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-    let output =
-        command.current_dir(folder).arg("--device=cpu").args(arguments.split_whitespace()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(code), "{arguments}: {said}");
-    said.into_owned()
+fn run(folder: &Path, line: &str, code: i32) -> String {
+    program::run(folder, &format!("--device=cpu {line}"), code)
 }
 
 /// [`run`], and what it says must hold these words.
@@ -158,6 +153,19 @@ fn a_format_that_needs_a_feature_is_counted_and_the_feature_named() {
     let segment = "segment web --model model.safetensors --tags disc --out masks";
     says(here, segment, 1, "web/a.avif: AVIF, which this build does not read: build with `--features avif`");
     says(here, segment, 1, "1 failed");
+}
+
+#[test]
+fn a_reader_that_stops_reading_what_is_said_stops_no_work() {
+    let made = scenes_and_model();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command =
+        program::vitpcm(&["segment", "data/images", "--model=model.safetensors", "--out=masks"]);
+    command.current_dir(made.path());
+    command.stdout(writer.try_clone().unwrap()).stderr(writer);
+    assert_eq!(command.status().unwrap().code(), Some(0));
+    assert!(made.path().join("masks/scene-0003.png").is_file());
 }
 
 #[test]

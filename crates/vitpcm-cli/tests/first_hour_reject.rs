@@ -1,25 +1,13 @@
 //! Things of no known class get no tag: `model fit-tags` fits the tag head, `model check-tags` measures predicted tags, and masks
 //! with given tags stay the same.
 
+mod program;
 mod untrained;
 
+use program::run;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
 use vitpcm_data::DrawnScenes;
-
-fn vitpcm(folder: &Path, line: &str) -> Output {
-    let words = line.split_whitespace();
-    Command::new(env!("CARGO_BIN_EXE_vitpcm")).args(words).current_dir(folder).output().unwrap()
-}
-
-#[track_caller]
-fn run(folder: &Path, line: &str, code: i32) -> String {
-    let output = vitpcm(folder, line);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{line}: {said}");
-    said + &String::from_utf8_lossy(&output.stdout)
-}
 
 /// Drawn scenes, photographs of other things (noise) and a network that knows nothing yet.
 fn stage() -> tempfile::TempDir {

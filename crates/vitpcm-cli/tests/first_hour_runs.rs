@@ -3,13 +3,12 @@
 #![cfg(unix)] // `kill` sends the signals, and permissions are those of Unix
 #![allow(clippy::print_stderr, reason = "a test says what it skipped")]
 
+mod program;
 mod untrained;
 
+use program::{Folder, check, num_rows, signal, wait_until};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 use vitpcm_data::DrawnScenes;
 use vitpcm_masks::Classes;
 
@@ -29,12 +28,10 @@ const SMALL: [&str; 12] = [
     "--set=loader.save_minutes=0.002",
 ];
 
-/// A folder in which everything happens: drawn scenes with tags, and neither masks nor splits, as people have them.
-struct Stage(tempfile::TempDir);
-
-impl Stage {
-    fn with_images(num_images: usize) -> Stage {
-        let stage = Stage(tempfile::tempdir().unwrap());
+impl Folder {
+    /// Drawn scenes with tags, and neither masks nor splits, as people have them.
+    fn with_images(num_images: usize) -> Folder {
+        let stage = Folder::new();
         DrawnScenes { seed: 2, side: 32 }.write(&stage.path("drawn"), num_images, 0).unwrap();
         std::fs::create_dir(stage.path("data")).unwrap();
         std::fs::rename(stage.path("drawn/images"), stage.path("data/images")).unwrap();
@@ -42,23 +39,6 @@ impl Stage {
         let lines = table.lines().map(|line| line.rsplit_once(',').unwrap().0.to_owned() + "\n");
         std::fs::write(stage.path("data/tags.csv"), lines.collect::<String>()).unwrap();
         stage
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-        command.args(arguments).current_dir(self.0.path());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    /// Expects an exit code; gives stdout and stderr.
-    #[track_caller]
-    fn check(&self, arguments: &[&str], code: i32) -> [String; 2] {
-        check(self.command(arguments).spawn().unwrap(), code)
     }
 
     fn train<'a>(&self, more: &[&'a str]) -> Vec<&'a str> {
@@ -69,27 +49,11 @@ impl Stage {
     #[track_caller]
     fn interrupt(&self, arguments: &[&str], run: &str, rows: usize) -> String {
         let mut child = self.command(arguments).spawn().unwrap();
-        let start = Instant::now();
-        while num_rows(&self.path(run)) < rows && child.try_wait().unwrap().is_none() {
-            assert!(start.elapsed() < Duration::from_secs(300), "no {rows} rows in five minutes");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-        let [_, stderr] = check(child, 130);
+        wait_until(&mut child, || num_rows(&self.path(run)) >= rows);
+        signal(&child, "-INT");
+        let (_, stderr) = check(child, 130);
         stderr
     }
-}
-
-#[track_caller]
-fn check(child: Child, code: i32) -> [String; 2] {
-    let output = child.wait_with_output().unwrap();
-    let texts = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-    assert_eq!(output.status.code(), Some(code), "{texts:?}");
-    texts
-}
-
-fn num_rows(run: &Path) -> usize {
-    std::fs::read_to_string(run.join("metrics.csv")).map_or(0, |text| text.lines().count().saturating_sub(1))
 }
 
 fn last_line(text: &str) -> &str {
@@ -98,7 +62,7 @@ fn last_line(text: &str) -> &str {
 
 #[test]
 fn resume_in_a_folder_without_a_run_says_so_and_stops() {
-    let stage = Stage::with_images(8);
+    let stage = Folder::with_images(8);
     let images = ["--images=data/images", "--val-images=data/images", "--val-truth=drawn/masks"];
     let verify =
         [&["verify", "--out=out", "--masks=drawn/masks", "--classes=drawn/classes.txt"], &images[..]];
@@ -108,7 +72,7 @@ fn resume_in_a_folder_without_a_run_says_so_and_stops() {
         &["segment", "data/images", "--out=out"],
         &["masks", "data", "--out=out"],
     ] {
-        let [_, stderr] = stage.check(&[command, &["--resume"]].concat(), 2);
+        let (_, stderr) = stage.check(&[command, &["--resume"]].concat(), 2);
         assert!(stderr.contains("out: there is no") && stderr.contains("to resume"), "{command:?}: {stderr}");
         assert!(stderr.contains("without --resume starts"), "{command:?}: {stderr}");
         assert!(!stage.path("out").exists(), "{command:?} left a folder");
@@ -116,13 +80,13 @@ fn resume_in_a_folder_without_a_run_says_so_and_stops() {
     // And without it, a folder of other things is not called a run.
     std::fs::create_dir_all(stage.path("out")).unwrap();
     std::fs::write(stage.path("out/notes.txt"), "mine").unwrap();
-    let [_, stderr] = stage.check(&["train", "--data=data", "--out=out"], 2);
+    let (_, stderr) = stage.check(&["train", "--data=data", "--out=out"], 2);
     assert!(stderr.contains("not empty") && !stderr.contains("--resume"), "{stderr}");
 }
 
 #[test]
 fn ctrl_c_in_the_first_epoch_leaves_a_model_that_segments() {
-    let stage = Stage::with_images(60);
+    let stage = Folder::with_images(60);
     let stderr = stage.interrupt(&stage.train(&["--epochs=1000"]), "run", 1);
     assert!(stderr.contains("The model so far: run/model.safetensors"), "{stderr}");
     stage.check(&["segment", "data/images/scene-0001.png", "--model=run", "--out=masks"], 0);
@@ -135,20 +99,11 @@ fn ctrl_c_in_the_first_epoch_leaves_a_model_that_segments() {
 
 #[test]
 fn ctrl_c_leaves_a_model_of_verify_too() {
-    let stage = Stage::with_images(8);
+    let stage = Folder::with_images(8);
     let verify = [
-        "verify",
-        "--images=data/images",
-        "--masks=drawn/masks",
-        "--val-images=data/images",
-        "--val-truth=drawn/masks",
-        "--classes=drawn/classes.txt",
-        "--backbone=resnet-nano",
-        "--set=crops.side=33",
-        "--batch=2",
-        "--threads=2",
-        "--steps=100000",
-        "--out=run",
+        "verify", "--images=data/images", "--masks=drawn/masks", "--val-images=data/images",
+        "--val-truth=drawn/masks", "--classes=drawn/classes.txt", "--backbone=resnet-nano",
+        "--set=crops.side=33", "--batch=2", "--threads=2", "--steps=100000", "--out=run",
     ];
     let stderr = stage.interrupt(&verify, "run", 2);
     assert!(stderr.contains("The model so far: run/model.safetensors"), "{stderr}");
@@ -157,11 +112,11 @@ fn ctrl_c_leaves_a_model_of_verify_too() {
 
 #[test]
 fn a_run_folder_stands_for_its_model_wherever_one_is_taken() {
-    let stage = Stage::with_images(4);
+    let stage = Folder::with_images(4);
     std::fs::create_dir_all(stage.path("run")).unwrap();
     std::fs::create_dir_all(stage.path("empty")).unwrap();
     untrained::write(&stage.path("run/model.safetensors"), &Classes::voc(), 0);
-    let [stdout, _] = stage.check(&["model", "inspect", "run"], 0);
+    let (stdout, _) = stage.check(&["model", "inspect", "run"], 0);
     assert!(stdout.contains("vit-nano16"), "{stdout}");
     let image = "data/images/scene-0001.png";
     stage.check(&["segment", image, "--model=run", "--out=masks", "--size=32"], 0);
@@ -183,15 +138,15 @@ fn a_run_folder_stands_for_its_model_wherever_one_is_taken() {
         &["train", "--data=data", "--out=other", "--weights=empty"],
         &["model", "inspect", "empty"],
     ] {
-        let [_, stderr] = stage.check(command, 2);
+        let (_, stderr) = stage.check(command, 2);
         assert!(stderr.contains("'empty'") && stderr.contains("no model.safetensors"), "{stderr}");
     }
 }
 
 #[test]
 fn training_ends_with_a_verdict_on_images_that_were_held_out() {
-    let stage = Stage::with_images(120);
-    let [stdout, stderr] = stage.check(&stage.train(&["--epochs=4"]), 0);
+    let stage = Folder::with_images(120);
+    let (stdout, stderr) = stage.check(&stage.train(&["--epochs=4"]), 0);
     assert!(stderr.contains("held out to measure the result"), "{stderr}");
     let verdict = last_line(&stdout);
     assert!(verdict.starts_with("verdict: ") && verdict.contains("held-out image"), "{stdout}");
@@ -211,8 +166,8 @@ fn training_ends_with_a_verdict_on_images_that_were_held_out() {
 
 #[test]
 fn a_folder_too_small_to_hold_images_out_is_not_judged() {
-    let stage = Stage::with_images(8);
-    let [stdout, _] = stage.check(&stage.train(&["--epochs=1"]), 0);
+    let stage = Folder::with_images(8);
+    let (stdout, _) = stage.check(&stage.train(&["--epochs=1"]), 0);
     let verdict = last_line(&stdout);
     assert!(verdict.starts_with("verdict: Not measured: 8 images are too few"), "{stdout}");
     assert!(!stage.path("run/last/held-out.json").exists());
@@ -220,7 +175,7 @@ fn a_folder_too_small_to_hold_images_out_is_not_judged() {
 
 #[test]
 fn a_resumed_run_keeps_its_held_out_images_whatever_became_of_the_others() {
-    let stage = Stage::with_images(120);
+    let stage = Folder::with_images(120);
     stage.interrupt(&stage.train(&["--epochs=1000"]), "run", 3);
     let list = || std::fs::read_to_string(stage.path("run/last/held-out.json")).unwrap();
     let held_out: Vec<String> = serde_json::from_str(&list()).unwrap();
@@ -231,7 +186,7 @@ fn a_resumed_run_keeps_its_held_out_images_whatever_became_of_the_others() {
         std::fs::remove_file(stage.path("data/images").join(name)).unwrap();
     }
     let before = list();
-    let [stdout, stderr] = stage.check(&stage.train(&["--epochs=2", "--resume"]), 1);
+    let (stdout, stderr) = stage.check(&stage.train(&["--epochs=2", "--resume"]), 1);
     assert!(stderr.contains("images that the run began with is gone"), "{stderr}");
     let on = format!("in {} held-out images", held_out.len() - 1);
     assert!(stdout.contains(&on) || stdout.contains(&on[3..]), "{on}: {stdout}");
@@ -240,26 +195,26 @@ fn a_resumed_run_keeps_its_held_out_images_whatever_became_of_the_others() {
 
 #[test]
 fn progress_is_said_in_plain_words_and_in_the_methods_with_verbose() {
-    let stage = Stage::with_images(20);
+    let stage = Folder::with_images(20);
     let train = stage.train(&["--epochs=1", "--val-share=0.3"]);
-    let [_, stderr] = stage.check(&train, 0);
+    let (_, stderr) = stage.check(&train, 0);
     assert!(stderr.contains("learning 4 classes from the tags of"), "{stderr}");
     assert!(stderr.contains("epoch 1/1: loss ") && stderr.contains("tags ") && stderr.contains("% right"));
     for jargon in ["equivariance", "penalty", "parameters"] {
         assert!(!stderr.contains(jargon), "{jargon}: {stderr}");
     }
     std::fs::remove_dir_all(stage.path("run")).unwrap();
-    let [_, stderr] = stage.check(&[&train[..], &["--verbose"]].concat(), 0);
+    let (_, stderr) = stage.check(&[&train[..], &["--verbose"]].concat(), 0);
     assert!(stderr.contains("equivariance") && stderr.contains("parameters"), "{stderr}");
     let metrics = std::fs::read_to_string(stage.path("run/metrics.csv")).unwrap();
     assert!(metrics.starts_with("epoch,step,images,rate,loss,loss_mce,loss_et"), "{metrics}");
-    let [_, stderr] = stage.check(&["segment", "data/images/scene-0001.png", "--model=run", "--out=out"], 0);
+    let (_, stderr) = stage.check(&["segment", "data/images/scene-0001.png", "--model=run", "--out=out"], 0);
     assert!(stderr.contains("1 image segmented"), "{stderr}");
 }
 
 #[test]
 fn a_read_only_folder_is_named_as_such_before_any_work() {
-    let stage = Stage::with_images(4);
+    let stage = Folder::with_images(4);
     let mode = |name: &str, bits: u32| {
         std::fs::set_permissions(stage.path(name), std::fs::Permissions::from_mode(bits)).unwrap();
     };
@@ -272,6 +227,8 @@ fn a_read_only_folder_is_named_as_such_before_any_work() {
         &["masks", "data", "--out=locked/masks"],
         &["model", "convert", "model.safetensors", "--store=f16", "--out=locked/model.safetensors"],
         &["data", "inspect", "data", "--json=locked/inspection.json"],
+        &["demo", "--out=locked/demo"],
+        &["demo", "--data-only=locked/scenes"],
     ] {
         let mut command = stage.command(command);
         // Root may write anywhere.
@@ -282,7 +239,7 @@ fn a_read_only_folder_is_named_as_such_before_any_work() {
         let Ok(child) = command.spawn() else {
             return eprintln!("skipped: no other user can run the program here");
         };
-        let [_, stderr] = check(child, 3);
+        let (_, stderr) = check(child, 3);
         assert!(stderr.contains("the folder locked is read-only"), "{stderr}");
     }
     mode("locked", 0o755);
@@ -290,9 +247,9 @@ fn a_read_only_folder_is_named_as_such_before_any_work() {
 
 #[test]
 fn help_knows_what_its_examples_use() {
-    let stage = Stage(tempfile::tempdir().unwrap());
+    let stage = Folder::new();
     for (command, option, used) in [("train", "--preset", "demo"), ("verify", "--backbone", "resnet-nano")] {
-        let [help, _] = stage.check(&[command, "--help"], 0);
+        let (help, _) = stage.check(&[command, "--help"], 0);
         assert!(help.contains(&format!("{option} {used}")), "the example of {command} has changed");
         let described = help.split("\nExample").next().unwrap();
         assert!(described.contains(used), "{command} --help does not know {option} {used}");
@@ -309,7 +266,7 @@ fn help_knows_what_its_examples_use() {
         ),
         ("masks", &["--out <", "--minutes <", "--format <", "--dry-run\n", "--resume\n"]),
     ] {
-        let [help, _] = stage.check(&[command, "--help"], 0);
+        let (help, _) = stage.check(&[command, "--help"], 0);
         let places =
             order.iter().map(|option| help.find(option).unwrap_or_else(|| panic!("{option}: {help}")));
         assert!(places.collect::<Vec<_>>().is_sorted(), "{command} --help is not in the order of use");

@@ -1,40 +1,38 @@
 //! The first hour with one's own tags, as a person writes them: paths, spellings, tables, slips. Each stumble says what was
 //! understood or what to do, and ends with the right exit code.
 
+mod program;
 mod untrained;
 
-use std::path::Path;
-use std::process::Command;
+use program::Folder;
 use vitpcm_data::DrawnScenes;
 
 /// Six drawn scenes `images/scene-000N.png`, and an untrained model of their classes: disc, square, triangle, cross.
-struct Desk(tempfile::TempDir);
+struct Desk(Folder);
 
 impl Desk {
     fn new() -> Desk {
-        let desk = Desk(tempfile::tempdir().unwrap());
-        DrawnScenes { seed: 3, side: 32 }.write(&desk.path().join("drawn"), 4, 2).unwrap();
-        std::fs::rename(desk.path().join("drawn/images"), desk.path().join("images")).unwrap();
+        let desk = Desk(Folder::new());
+        DrawnScenes { seed: 3, side: 32 }.write(&desk.path("drawn"), 4, 2).unwrap();
+        std::fs::rename(desk.path("drawn/images"), desk.path("images")).unwrap();
         desk.file("names.txt", DrawnScenes::classes().names()[1..].join("\n"));
-        untrained::write(&desk.path().join("m.safetensors"), &DrawnScenes::classes(), 0);
+        untrained::write(&desk.path("m.safetensors"), &DrawnScenes::classes(), 0);
         desk
     }
 
-    fn path(&self) -> &Path {
-        self.0.path()
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.path(name)
     }
 
     fn file(&self, name: &str, content: impl AsRef<[u8]>) {
-        let path = self.path().join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, content).unwrap();
+        self.0.file(name, content);
     }
 
     /// A folder with the images in it, and nothing else.
     fn photos(&self, folder: &str) {
-        let images = self.path().join(folder).join("images");
+        let images = self.path(folder).join("images");
         std::fs::create_dir_all(&images).unwrap();
-        for file in std::fs::read_dir(self.path().join("images")).unwrap() {
+        for file in std::fs::read_dir(self.path("images")).unwrap() {
             let file = file.unwrap();
             std::fs::copy(file.path(), images.join(file.file_name())).unwrap();
         }
@@ -43,11 +41,8 @@ impl Desk {
     /// Runs a command here, expects an exit code, gives all that it said.
     #[track_caller]
     fn check(&self, arguments: &[&str], code: i32) -> String {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-        let output = command.current_dir(self.path()).args(arguments).output().unwrap();
-        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{said}");
-        said
+        let (stdout, stderr) = self.0.check(arguments, code);
+        stdout + &stderr
     }
 
     /// Segments with an untrained model, and gives all that was said and the tags of the first image.
@@ -56,7 +51,7 @@ impl Desk {
         let rest =
             ["--model=m.safetensors", "--size=32", "--out=out", "--no-report", "--json=tags-read.json"];
         let said = self.check(&[&["segment"], arguments, &rest].concat(), code);
-        let json = std::fs::read(self.path().join("tags-read.json")).unwrap_or_default();
+        let json = std::fs::read(self.path("tags-read.json")).unwrap_or_default();
         let images: serde_json::Value = serde_json::from_slice(&json).unwrap_or_default();
         let tags = images[0]["tags"].as_array().into_iter().flatten();
         (said, tags.map(|tag| tag.as_str().unwrap().to_string()).collect())
@@ -95,7 +90,7 @@ fn a_tag_file_names_images_by_its_own_folder_by_the_one_given_or_by_file_name() 
     }
 
     // A name that two images have is named with both; the images that are named in full are done.
-    std::fs::copy(desk.path().join(first), desk.path().join("scene-0000.png")).unwrap();
+    std::fs::copy(desk.path(first), desk.path("scene-0000.png")).unwrap();
     desk.file("tags.csv", table(""));
     let (said, _) = desk.segment(&["images", "--tags-file=tags.csv"], 1);
     demand(
@@ -131,6 +126,8 @@ fn class_names_are_typed_in_any_case_and_slips_are_asked_about() {
     assert_eq!(desk.segment(&["images", "--tags=cross; Disc|square"], 0).1, ["cross", "disc", "square"]);
     let (said, _) = desk.segment(&["images", "--tags=crosss"], 2);
     demand(&said, &["the model does not know `crosss` (did you mean `cross`?); it knows disc, square"]);
+    let (said, _) = desk.segment(&["images", "--tags=crosss,Disk"], 2);
+    demand(&said, &["`crosss` (did you mean `cross`?), `Disk` (did you mean `disc`?); it knows"]);
     desk.file("tags.csv", "image,tags\nscene-0000.png,Squares\n");
     let (said, _) = desk.segment(&["images/scene-0000.png", "--tags-file=tags.csv"], 2);
     demand(&said, &["tags.csv: the model does not know `Squares` (did you mean `square`?)"]);
@@ -154,12 +151,7 @@ fn inspect_train_and_masks_say_what_was_merged_and_what_looks_like_a_slip() {
     let said = desk.check(&["masks", "leaves", "--out=masks", "--dry-run"], 0);
     demand(&said, &[merged, "2 cells split", warned[0], warned[1]]);
     let train = [
-        "train",
-        "--data=leaves",
-        "--out=run",
-        "--backbone=vit-nano16",
-        "--weights=none",
-        "--epochs=1",
+        "train", "--data=leaves", "--out=run", "--backbone=vit-nano16", "--weights=none", "--epochs=1",
         "--set=model.grid=4",
     ];
     let said = desk.check(&train, 0);
@@ -186,7 +178,7 @@ fn tables_of_other_kinds_are_read_or_asked_about() {
             "`rust and miner` (1 image) is read as `rust` and `miner`",
         ],
     );
-    std::fs::remove_dir_all(desk.path().join("leaves/labels")).unwrap();
+    std::fs::remove_dir_all(desk.path("leaves/labels")).unwrap();
     desk.file("leaves/labels.txt", "scene-0000.png rust\nscene-0001.png miner\n");
     demand(&desk.check(&["data", "inspect", "leaves"], 0), &["2 images; 2 classes, 2 tags"]);
     desk.file("leaves/labels.txt", "rust\nminer\n");
@@ -194,7 +186,7 @@ fn tables_of_other_kinds_are_read_or_asked_about() {
     desk.file("leaves/leaves.csv", "image,night,what\nscene-0000.png,1,rust\nscene-0001.png,0,miner\n");
     let said = desk.check(&["data", "inspect", "leaves"], 0);
     demand(&said, &["1 class"]);
-    std::fs::remove_file(desk.path().join("leaves/labels.json")).unwrap();
+    std::fs::remove_file(desk.path("leaves/labels.json")).unwrap();
     let said = desk.check(&["data", "inspect", "leaves"], 3);
     demand(
         &said,
@@ -209,15 +201,11 @@ fn tables_of_other_kinds_are_read_or_asked_about() {
 fn two_images_whose_masks_would_have_one_name_are_refused_before_the_training() {
     let desk = Desk::new();
     desk.photos("leaves");
-    std::fs::copy(
-        desk.path().join("images/scene-0001.png"),
-        desk.path().join("leaves/images/scene-0000.jpg"),
-    )
-    .unwrap();
+    std::fs::copy(desk.path("images/scene-0001.png"), desk.path("leaves/images/scene-0000.jpg")).unwrap();
     desk.file("leaves/tags.csv", "image,tags\nscene-0000.png,rust\nscene-0001.png,\n");
     let said = desk.check(&["masks", "leaves", "--out=masks"], 2);
     demand(&said, &["scene-0000.jpg and", "the results of both would be called scene-0000"]);
-    std::fs::remove_file(desk.path().join("leaves/images/scene-0000.jpg")).unwrap();
+    std::fs::remove_file(desk.path("leaves/images/scene-0000.jpg")).unwrap();
     desk.file("leaves/tags.csv", "image,tags\nscene-0000.png,rust\nscene-0001.png,\ngone.png,rust\n");
     let said = desk.check(&["masks", "leaves", "--out=masks", "--dry-run"], 0);
     demand(&said, &["1 problem in the files; `vitpcm data inspect leaves` lists them"]);
@@ -247,7 +235,17 @@ fn tables_that_say_nothing_end_with_an_error_and_how_to_write_tags() {
     refused(&["2 images, and none of them has a tag"]);
     desk.file("leaves/tags.csv", "filename,place,weather\nscene-0000.png,field,sun\n");
     refused(&["no tagged image", "tags.csv: unreadable annotation: which column holds the tags?"]);
-    std::fs::remove_file(desk.path().join("leaves/labels.csv")).unwrap();
+    // Names of another extension: which image may be meant.
+    desk.file("leaves/tags.csv", "image,tags\nscene-0000.jpg,rust\n");
+    refused(&["names `scene-0000.jpg`, but there is no such image; there is `images/scene-0000.png`"]);
+    std::fs::rename(desk.path("leaves/tags.csv"), desk.path("leaves/labels.csv")).unwrap();
+    refused(&["it names `scene-0000.jpg`, for example, and there is `images/scene-0000.png`"]);
+    // JSON of any name, if nothing else could be meant.
+    std::fs::remove_file(desk.path("leaves/labels.csv")).unwrap();
+    desk.file("leaves/_annotations.coco.json", "{\"images\": [{\"file\": \"scene-0000.png\"}]}");
+    refused(&["_annotations.coco.json: not read as tags: it looks like COCO's"]);
+    std::fs::remove_file(desk.path("leaves/_annotations.coco.json")).unwrap();
+    desk.file("leaves/tags.csv", "image,tags\n");
     let said = desk.check(&["data", "inspect", "leaves/images"], 3);
     demand(&said, &["tags.csv: there is a tag file in the folder above; name that folder instead"]);
 }

@@ -1,10 +1,11 @@
 //! `--weights` of `train` and `verify` as a user runs them: what a network starts from when nothing is said, when a model of
 //! ours is named, and when nothing is wanted; and where the run says so.
 
+mod program;
 mod untrained;
 
+use program::run;
 use std::path::Path;
-use std::process::Command;
 use vitpcm::{Device, Model, embedded_model};
 use vitpcm_data::DrawnScenes;
 use vitpcm_masks::Classes;
@@ -13,16 +14,6 @@ use vitpcm_nets::{Parameters, PretrainedBackbone};
 /// One epoch on small images. It is the warm-up's: the backbone stays as it started.
 const SMALL: &str = "train --data data --device=cpu --epochs=1 --batch=4 --set=model.grid=4 --set=model.inference_grid=4 \
                      --set=validation.grid=4 --set=model.lstm_units=8";
-
-/// Runs a line in a folder, expects an exit code, gives what was said on stdout and stderr.
-#[track_caller]
-fn run(folder: &Path, line: &str, code: i32) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-    let output = command.current_dir(folder).args(line.split_whitespace()).output().unwrap();
-    let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
-    assert_eq!(output.status.code(), Some(code), "{line}: {said}");
-    said
-}
 
 fn folder_with_scenes() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

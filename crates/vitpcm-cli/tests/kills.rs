@@ -5,9 +5,11 @@
 #![allow(clippy::print_stdout, reason = "a table of what was done")]
 
 mod processes;
+mod program;
 mod untrained;
 
-use processes::{Stage, check, check_same, ended, files, leftovers, results, signal};
+use processes::{Stage, check, check_same, ended, files, leftovers, results};
+use program::signal;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Child;

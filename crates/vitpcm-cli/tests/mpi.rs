@@ -2,9 +2,11 @@
 //! Needs Open MPI's `mpirun`.
 #![cfg(all(feature = "mpi", target_os = "linux"))]
 
+mod program;
 mod untrained;
 
-use std::path::{Path, PathBuf};
+use program::{Folder, check};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vitpcm_data::DrawnScenes;
@@ -28,23 +30,16 @@ const SMALL: [&str; 12] = [
 ];
 const DROPOUT: &str = "--set=model.dropout.backbone=0.1";
 
-struct Scratch(tempfile::TempDir);
-
-impl Scratch {
-    fn with_scenes() -> Scratch {
-        let scratch = Scratch(tempfile::tempdir().unwrap());
+impl Folder {
+    fn with_scenes() -> Folder {
+        let scratch = Folder::new();
         DrawnScenes { seed: 2, side: 40 }.write(&scratch.path("data"), 20, 5).unwrap();
         scratch
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
     fn train_arguments(&self, out: &str, more: &[&str]) -> Vec<String> {
-        let path = |name: &str| self.path(name).to_str().unwrap().to_owned();
         let mut arguments =
-            ["train", "--data", &path("data"), "--out", &path(out)].map(str::to_owned).to_vec();
+            ["train", "--data", &self.text("data"), "--out", &self.text(out)].map(str::to_owned).to_vec();
         arguments.extend(SMALL.iter().chain(more).map(|&argument| argument.to_owned()));
         arguments
     }
@@ -118,16 +113,6 @@ fn start(ranks: usize, arguments: &[impl AsRef<std::ffi::OsStr>]) -> Child {
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits for the end and expects an exit code; gives stdout and stderr.
-#[track_caller]
-fn check(child: Child, code: i32) -> (String, String) {
-    let output = child.wait_with_output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
-    assert_eq!(output.status.code(), Some(code), "{stdout}\n{stderr}");
-    (stdout, stderr)
-}
-
 /// Sends a signal to one rank.
 fn signal_rank(mpirun: &Child, rank: usize, signal: &str) {
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", mpirun.id())).unwrap();
@@ -142,7 +127,7 @@ fn signal_rank(mpirun: &Child, rank: usize, signal: &str) {
 
 #[test]
 fn two_and_three_ranks_train_what_one_process_trains() {
-    let scratch = Scratch::with_scenes();
+    let scratch = Folder::with_scenes();
     for (dropout, name) in [("--set=model.dropout.backbone=0", "without"), (DROPOUT, "with")] {
         let [one, two] = [1, 2].map(|ranks| format!("{name} dropout on {ranks}"));
         check(scratch.start(1, &one, &[dropout]), 0);
@@ -161,7 +146,7 @@ fn two_and_three_ranks_train_what_one_process_trains() {
 
 #[test]
 fn a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on_from_the_state() {
-    let scratch = Scratch::with_scenes();
+    let scratch = Folder::with_scenes();
     check(scratch.start(1, "whole", &[DROPOUT]), 0);
     let child = scratch.start_and_wait_for_rows(2, "broken", &[DROPOUT], 4);
     signal_rank(&child, 1, "-KILL");
@@ -188,7 +173,7 @@ fn a_rank_that_dies_ends_all_and_any_number_of_ranks_goes_on_from_the_state() {
 
 #[test]
 fn an_error_of_one_rank_names_it_and_ends_all() {
-    let scratch = Scratch::with_scenes();
+    let scratch = Folder::with_scenes();
     let good = scratch.train_arguments("run", &[]);
     // The second rank cannot find its data, then has another idea of the run.
     for (more, message) in
@@ -210,7 +195,7 @@ fn an_error_of_one_rank_names_it_and_ends_all() {
 
 #[test]
 fn ranks_share_a_folder_of_images_and_write_one_list_of_tags() {
-    let scratch = Scratch::with_scenes();
+    let scratch = Folder::with_scenes();
     let path = |name: &str| scratch.path(name).to_str().unwrap().to_owned();
     let (images, model) = (path("data/images"), path("model.safetensors"));
     untrained::write(&scratch.path("model.safetensors"), &DrawnScenes::classes(), 0);

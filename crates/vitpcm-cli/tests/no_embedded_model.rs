@@ -2,19 +2,10 @@
 //! it, and all others work.
 #![cfg(not(feature = "embedded-model"))]
 
-use std::path::Path;
-use std::process::Command;
-use vitpcm_data::DrawnScenes;
+mod program;
 
-/// Runs a line in a folder, expects an exit code, gives what was said on stderr.
-#[track_caller]
-fn run(folder: &Path, line: &str, code: i32) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-    let output = command.current_dir(folder).args(line.split_whitespace()).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{line}: {said}");
-    said
-}
+use program::run;
+use vitpcm_data::DrawnScenes;
 
 fn folder_with_scenes() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

@@ -8,15 +8,9 @@ use vitpcm_masks::{LabelMap, read_label_png, write_label_png};
 fn propose(folder: &Path, masks: &str, out: &str, options: &[&str]) -> serde_json::Value {
     let json = folder.join(out).with_extension("json");
     let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-    command.current_dir(folder).args([
-        "propose",
-        "--data=data",
-        "--masks",
-        masks,
-        "--out",
-        out,
-        "--device=cpu",
-    ]);
+    command
+        .current_dir(folder)
+        .args(["propose", "--data=data", "--masks", masks, "--out", out, "--device=cpu"]);
     let output = command.args(options).arg("--json").arg(&json).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap()

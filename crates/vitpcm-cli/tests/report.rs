@@ -1,46 +1,27 @@
 //! The reports as users get them: what they hold, that names in them stay text, and that runs which are interrupted, resumed
 //! or bounded are told rightly.
 
+mod program;
 mod untrained;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use program::{Folder, signal, wait_until};
+use std::path::Path;
 use vitpcm_data::DrawnScenes;
 use vitpcm_masks::Classes;
 
 /// A class name that would run a script if it became markup.
 const HOSTILE: &str = "\"><script>alert(1)</script>";
 
-struct Scratch(tempfile::TempDir);
-
-impl Scratch {
+impl Folder {
     /// Drawn scenes with masks, and an untrained model whose fourth class has a hostile name.
-    fn new(num_scenes: usize) -> Scratch {
-        let scratch = Scratch(tempfile::tempdir().unwrap());
+    fn with_scenes(num_scenes: usize) -> Folder {
+        let scratch = Folder::new();
         DrawnScenes { seed: 3, side: 48 }.write(&scratch.path("scenes"), num_scenes - 2, 2).unwrap();
         let names = DrawnScenes::classes().names()[1..4].join("\n");
         std::fs::write(scratch.path("names.txt"), format!("{names}\n{HOSTILE}\n")).unwrap();
         let classes = Classes::from_file(&scratch.path("names.txt")).unwrap();
         untrained::write(&scratch.path("model.safetensors"), &classes, 0);
         scratch
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-        command.args(arguments).current_dir(self.0.path());
-        command
-    }
-
-    #[track_caller]
-    fn check(&self, arguments: &[&str], code: i32) -> (String, String) {
-        let Output { status, stdout, stderr } = self.command(arguments).output().unwrap();
-        let [stdout, stderr] = [stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap());
-        assert_eq!(status.code(), Some(code), "{arguments:?}\n{stdout}\n{stderr}");
-        (stdout, stderr)
     }
 
     fn report(&self, folder: &str) -> String {
@@ -60,7 +41,7 @@ fn num_cards(html: &str) -> usize {
 
 #[test]
 fn a_report_holds_everything_loads_nothing_and_names_stay_text() {
-    let scratch = Scratch::new(6);
+    let scratch = Folder::with_scenes(6);
     let hostile_file = "<img src=x onerror=alert(2)> & 'co' #1%41.png";
     std::fs::copy(
         scratch.path("scenes/images/scene-0000.png"),
@@ -94,7 +75,7 @@ fn a_report_holds_everything_loads_nothing_and_names_stay_text() {
 
 #[test]
 fn a_true_mask_is_scored_as_evaluate_does() {
-    let scratch = Scratch::new(6);
+    let scratch = Folder::with_scenes(6);
     scratch.check(&segment(&["scenes/images", "--truth=scenes/masks"]), 0);
     let (scores, _) = scratch.check(&["evaluate", "--pred=out", "--truth=scenes/masks", "--json=-"], 0);
     let scores: serde_json::Value = serde_json::from_str(&scores).unwrap();
@@ -120,7 +101,7 @@ fn a_true_mask_is_scored_as_evaluate_does() {
 
 #[test]
 fn tags_that_contradict_the_scores_are_listed() {
-    let scratch = Scratch::new(4);
+    let scratch = Folder::with_scenes(4);
     std::fs::write(scratch.path("tags.csv"), "image,tags\nscene-0000.png,disc\nscene-0001.png,square\n")
         .unwrap();
     let tagged = ["segment", "scenes/images/scene-0000.png", "scenes/images/scene-0001.png", "--out=out"];
@@ -138,7 +119,7 @@ fn tags_that_contradict_the_scores_are_listed() {
 
 #[test]
 fn a_resumed_run_reports_what_was_done_before() {
-    let scratch = Scratch::new(6);
+    let scratch = Folder::with_scenes(6);
     let two = ["scenes/images/scene-0001.png", "scenes/images/scene-0004.png"];
     scratch.check(&segment(&two), 0);
     assert!(scratch.report("out").contains("<strong>2</strong> of 2 images"));
@@ -161,20 +142,17 @@ fn a_resumed_run_reports_what_was_done_before() {
 #[cfg(unix)]
 #[test]
 fn an_interrupted_run_reports_what_is_done() {
-    let scratch = Scratch::new(30);
+    let scratch = Folder::with_scenes(30);
     let slow = ["scenes/images", "--size=640", "--threads=1"];
-    let mut command = scratch.command(&segment(&slow));
-    let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut child = scratch.command(&segment(&slow)).spawn().unwrap();
     let has_mask = |folder: &Path| {
         std::fs::read_dir(folder).is_ok_and(|mut files| {
             files.any(|file| file.unwrap().path().extension().is_some_and(|e| e == "png"))
         })
     };
-    while !has_mask(&scratch.path("out")) && child.try_wait().unwrap().is_none() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    wait_until(&mut child, || has_mask(&scratch.path("out")));
+    signal(&child, "-INT");
+    program::check(child, 130);
     let html = scratch.report("out");
     assert!(html.contains("of 30 images") && html.contains("The run was interrupted"), "{}", &html[..9000]);
     assert!((1..30).contains(&num_cards(&html)), "{} cards", num_cards(&html));
@@ -185,7 +163,7 @@ fn an_interrupted_run_reports_what_is_done() {
 
 #[test]
 fn masks_that_are_compared_with_others_show_how_far_both_agree() {
-    let scratch = Scratch::new(4);
+    let scratch = Folder::with_scenes(4);
     scratch.check(&segment(&["scenes/images", "--no-report"]), 0);
     let again = |more: &[&'static str]| {
         let mut arguments = segment(&["scenes/images", "--out=again"]);

@@ -1,17 +1,18 @@
 //! `segment --resume` as a user meets it: what counts as done, what is done again, and that nothing a person edited is lost.
 
+mod program;
 mod untrained;
 
+use program::Folder;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use vitpcm_data::DrawnScenes;
 
-struct Stage(tempfile::TempDir);
+struct Stage(Folder);
 
 impl Stage {
     fn new() -> Stage {
-        let stage = Stage(tempfile::tempdir().unwrap());
+        let stage = Stage(Folder::new());
         DrawnScenes { seed: 5, side: 40 }.write(&stage.path("data"), 3, 1).unwrap();
         for seed in [0, 1] {
             let model = stage.path(&format!("model-{seed}.safetensors"));
@@ -21,7 +22,7 @@ impl Stage {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.0.path(name)
     }
 
     fn read(&self, name: &str) -> Vec<u8> {
@@ -30,13 +31,7 @@ impl Stage {
 
     #[track_caller]
     fn check(&self, arguments: &[&str], code: i32) -> String {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-        let output =
-            command.current_dir(self.0.path()).args(["--device=cpu", "--threads=1"]).args(arguments).output();
-        let output = output.unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{stderr}");
-        stderr
+        self.0.check(&[&["--device=cpu", "--threads=1"], arguments].concat(), code).1
     }
 
     #[track_caller]

@@ -2,18 +2,19 @@
 #![cfg(unix)]
 
 mod processes;
+mod program;
 mod untrained;
 
-use processes::{Stage, ended, leftovers, signal, wait_until};
+use processes::{Stage, ended, leftovers};
+use program::{signal, vitpcm, wait_until};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vitpcm_masks::{Picture, StoredScores};
 
 fn start(folder: &Path, line: &str) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-    command.args(line.split_whitespace()).current_dir(folder);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    let words: Vec<&str> = line.split_whitespace().collect();
+    vitpcm(&words).current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
 }
 
 /// A folder with an image that a CRF of 1000 iterations works on for minutes.

@@ -1,9 +1,11 @@
 //! `vitpcm train` as a user runs it: exit codes, the run folder, and a run that is interrupted and resumed.
 #![cfg(unix)] // `kill` sends the signals
 
+mod program;
+
+use program::{num_rows, signal, vitpcm, wait_until};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Child;
 use vitpcm_data::DrawnScenes;
 
 /// A network of seconds, with its state saved all the time.
@@ -24,34 +26,14 @@ const SMALL: [&str; 13] = [
 ];
 
 fn start(data: &Path, out: &Path, more: &[&str]) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-    command.arg("train").arg("--data").arg(data).arg("--out").arg(out).args(SMALL).args(more);
-    command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    let mut command = vitpcm(&["train", "--data"]);
+    command.arg(data).arg("--out").arg(out).args(SMALL).args(more).spawn().unwrap()
 }
 
+/// Expects an exit code, gives what was said on stderr.
 #[track_caller]
 fn check(child: Child, code: i32) -> String {
-    let output = child.wait_with_output().unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{stderr}");
-    stderr
-}
-
-fn signal(child: &Child, name: &str) {
-    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
-}
-
-fn num_rows(out: &Path) -> usize {
-    std::fs::read_to_string(out.join("metrics.csv")).map_or(0, |text| text.lines().count().saturating_sub(1))
-}
-
-/// Waits until a run has written so many rows, or has ended.
-fn wait_for_rows(child: &mut Child, out: &Path, rows: usize) {
-    let start = Instant::now();
-    while num_rows(out) < rows && child.try_wait().unwrap().is_none() {
-        assert!(start.elapsed() < Duration::from_secs(300), "no {rows} rows in five minutes");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    program::check(child, code).1
 }
 
 fn steps(out: &Path) -> Vec<u64> {
@@ -69,12 +51,12 @@ fn an_interrupted_or_killed_run_resumes_to_the_same_bytes() {
     assert_eq!(steps(&whole), (1..=36).collect::<Vec<_>>());
 
     let mut child = start(&data, &broken, &[]);
-    wait_for_rows(&mut child, &broken, 5);
+    wait_until(&mut child, || num_rows(&broken) >= 5);
     signal(&child, "-TERM");
     check(child, 130);
     for rows in [9, 14, 20, 27] {
         let mut child = start(&data, &broken, &["--resume"]);
-        wait_for_rows(&mut child, &broken, rows);
+        wait_until(&mut child, || num_rows(&broken) >= rows);
         signal(&child, "-KILL");
         child.wait().unwrap();
     }
@@ -133,10 +115,10 @@ fn a_new_run_says_what_its_tags_cannot_teach_and_a_resumed_one_does_not() {
     let (data, out) = (folder.path().join("data"), folder.path().join("run"));
     DrawnScenes { seed: 2, side: 40 }.write(&data, 8, 0).unwrap();
     let stderr_of = |more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-        command.arg("train").arg("--data").arg(&data).arg("--out").arg(&out);
+        let mut command = vitpcm(&["train", "--data"]);
+        command.arg(&data).arg("--out").arg(&out);
         command.args(SMALL.into_iter().filter(|option| !["--quiet", "--epochs=12"].contains(option)));
-        check(command.args(more).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap(), 0)
+        check(command.args(more).spawn().unwrap(), 0)
     };
     let stderr = stderr_of(&["--epochs=1"]);
     assert_eq!(stderr.matches("fewer than 15 are seldom enough").count(), 1, "{stderr}");

@@ -1,28 +1,18 @@
 //! `vitpcm verify` as a user runs it: the run folder, an interruption, and a model that `segment` takes without tags.
 #![cfg(unix)] // `kill` sends the signal
 
+mod program;
+
+use program::{check, num_rows, signal, vitpcm, wait_until};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 use vitpcm_data::DrawnScenes;
 use vitpcm_masks::read_label_png;
 
-fn vitpcm() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
 /// A network of seconds.
 fn verify(data: &Path, out: &Path, more: &[&str]) -> Command {
-    let mut command = vitpcm();
-    command.args([
-        "verify",
-        "--quiet",
-        "--backbone=resnet-nano",
-        "--batch=4",
-        "--scales=0.75,1",
-        "--device=cpu",
+    let mut command = vitpcm(&[
+        "verify", "--quiet", "--backbone=resnet-nano", "--batch=4", "--scales=0.75,1", "--device=cpu",
     ]);
     command.args(["--set=crops.side=33", "--set=validation.every_steps=0"]);
     for (option, folder) in
@@ -34,14 +24,6 @@ fn verify(data: &Path, out: &Path, more: &[&str]) -> Command {
     command
 }
 
-#[track_caller]
-fn check(child: Child, code: i32) -> (String, String) {
-    let output = child.wait_with_output().unwrap();
-    let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    assert_eq!(output.status.code(), Some(code), "{stderr}");
-    (stdout, stderr)
-}
-
 #[test]
 fn a_run_is_interrupted_resumed_and_leaves_a_segmenter_that_needs_no_tags() {
     let folder = tempfile::tempdir().unwrap();
@@ -51,36 +33,32 @@ fn a_run_is_interrupted_resumed_and_leaves_a_segmenter_that_needs_no_tags() {
     std::fs::write(data.join("names.txt"), names).unwrap();
 
     let mut child = verify(&data, &out, &["--steps=100000"]).spawn().unwrap();
-    let (start, metrics) = (Instant::now(), out.join("metrics.csv"));
-    while std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count()) < 4 {
-        assert!(start.elapsed() < Duration::from_secs(300) && child.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    wait_until(&mut child, || num_rows(&out) >= 3);
+    signal(&child, "-INT");
     check(child, 130);
 
-    let rows = std::fs::read_to_string(&metrics).unwrap().lines().count() - 1;
+    let rows = num_rows(&out);
     let steps = format!("--steps={}", rows + 3);
     let resumed = verify(&data, &out, &["--resume", &steps, "--crf", "--json=-"]).spawn().unwrap();
     let (json, _) = check(resumed, 0);
     for word in ["\"miou\"", "scores_with_crf", "\"num_images\": 12"] {
         assert!(json.contains(word), "{json}");
     }
-    assert_eq!(std::fs::read_to_string(&metrics).unwrap().lines().count() - 1, rows + 3);
+    assert_eq!(num_rows(&out), rows + 3);
     for file in ["config.toml", "model.safetensors", "last/state.safetensors", "scores.json"] {
         assert!(out.join(file).is_file(), "{file}");
     }
 
     let masks = folder.path().join("masks");
-    let mut segment = vitpcm();
-    segment.arg("segment").arg(data.join("images")).arg("--model").arg(out.join("model.safetensors"));
+    let mut segment = vitpcm(&["segment"]);
+    segment.arg(data.join("images")).arg("--model").arg(out.join("model.safetensors"));
     segment.arg("--out").arg(&masks).args(["--quiet", "--device=cpu", "--flip", "--scales=0.5,1", "--crf"]);
     check(segment.spawn().unwrap(), 0);
     let mask = read_label_png(&masks.join("scene-0003.png")).unwrap();
     assert_eq!(mask.size(), (40, 40));
 
-    let mut inspect = vitpcm();
-    inspect.args(["model", "inspect"]).arg(out.join("model.safetensors"));
+    let mut inspect = vitpcm(&["model", "inspect"]);
+    inspect.arg(out.join("model.safetensors"));
     let (text, _) = check(inspect.spawn().unwrap(), 0);
     assert!(text.contains("needs no tags") && text.contains("resnet-nano"), "{text}");
 }
@@ -109,8 +87,8 @@ fn pixels_that_a_model_is_unsure_of_are_not_learned_from() {
     let (data, pseudo) = (folder.path().join("data"), folder.path().join("pseudo"));
     DrawnScenes { seed: 2, side: 40 }.write(&data, 6, 0).unwrap();
     // To the embedded model drawn scenes are background, and of little of it is it sure to 0.99.
-    let mut segment = vitpcm();
-    segment.arg("segment").arg(data.join("images")).arg("--out").arg(&pseudo);
+    let mut segment = vitpcm(&["segment"]);
+    segment.arg(data.join("images")).arg("--out").arg(&pseudo);
     segment.args(["--quiet", "--no-report", "--device=cpu", "--size=112", "--no-tags", "--format=png,npz"]);
     check(segment.spawn().unwrap(), 0);
 

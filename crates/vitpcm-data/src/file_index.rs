@@ -276,6 +276,12 @@ impl FileIndex {
         outcome
     }
 
+    /// The image of this name but for its extension.
+    pub(crate) fn of_other_extension(&self, name: &str) -> Option<usize> {
+        let stem = without_extension(name.trim());
+        (stem != name.trim()).then(|| self.resolve_row(stem).ok()).flatten().map(|(image, _)| image)
+    }
+
     /// A name as a path below the root, without `.` and `..`; `None` if it leads outside.
     fn below_root(&self, name: &str) -> Option<String> {
         let forward = name.trim().replace('\\', "/");

@@ -42,8 +42,8 @@ impl fmt::Display for DatasetLayout {
             DatasetLayout::Coco => "COCO",
             DatasetLayout::TagsCsv => "table of tags (CSV)",
             DatasetLayout::TagsXlsx => "table of tags (Excel)",
-            DatasetLayout::TagsJson => "tags.json",
-            DatasetLayout::TagsJsonl => "tags.jsonl",
+            DatasetLayout::TagsJson => "JSON tags",
+            DatasetLayout::TagsJsonl => "JSON tags, one object a line",
             DatasetLayout::ClassFolders => "class folders",
             DatasetLayout::LabelStudio => "Label Studio export",
             DatasetLayout::Cvat => "CVAT export",
@@ -200,8 +200,15 @@ fn in_folder(path: &Path) -> Result<Option<Found>, DataError> {
         sources.push(Source::ClassFolders);
     }
     if sources.is_empty() {
-        let images = index.unwrap_or_else(|| FileIndex::walk(path)).images.len();
-        return if images == 0 { Ok(None) } else { Err(no_tags(path, images, &problems)) };
+        let index = index.unwrap_or_else(|| FileIndex::walk(path));
+        if problems.is_empty() {
+            // A file whose name says nothing of tags may still be what was meant.
+            problems = json_without_tags(&children, &index);
+        }
+        return match index.images.len() {
+            0 => Ok(None),
+            images => Err(no_tags(path, images, &problems)),
+        };
     }
     let mut sources = sources.into_iter();
     let Some(first) = sources.next() else { return Ok(None) };
@@ -260,10 +267,9 @@ fn may_hold_tags(file: &Path) -> bool {
 fn tag_files_of(files: &[PathBuf], index: &FileIndex) -> (Vec<Source>, Vec<Problem>) {
     let (mut sources, mut problems) = (Vec::new(), Vec::new());
     for file in files.iter().filter(|file| file.is_file()) {
-        let ignored =
-            |reason: String| Problem::new(ProblemKind::Ignored, file, format!("{NOT_TAGS}: {reason}"));
+        let ignored = |reason| not_tags(file, reason);
         if is_other_spreadsheet(file) {
-            problems.push(ignored("a spreadsheet of another format; save it as .xlsx or .csv".to_string()));
+            problems.push(ignored("a spreadsheet of another format; save it as .xlsx or .csv".into()));
         }
         let name = file.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
         let read = match table_format(file) {
@@ -283,6 +289,16 @@ fn tag_files_of(files: &[PathBuf], index: &FileIndex) -> (Vec<Source>, Vec<Probl
     }
     sources.sort_by_key(|(is_unlikely, _)| *is_unlikely);
     (sources.into_iter().map(|(_, source)| source).collect(), problems)
+}
+
+fn not_tags(file: &Path, reason: String) -> Problem {
+    Problem::new(ProblemKind::Ignored, file, format!("{NOT_TAGS}: {reason}"))
+}
+
+/// JSON files, and why they are not tags.
+fn json_without_tags(files: &[PathBuf], index: &FileIndex) -> Vec<Problem> {
+    let json = files.iter().filter(|file| extension_is(file, "json"));
+    json.filter_map(|file| Some(not_tags(file, tags_json::check(file, index).err()?))).collect()
 }
 
 /// Whether a file is text or JSON, which seldom hold tags unless named so.

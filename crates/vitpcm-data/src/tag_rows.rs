@@ -282,7 +282,10 @@ pub(crate) fn problem_of_unresolved(
     let origin = format!("{place} of {}", file_name_of(source));
     match why {
         Unresolved::Missing | Unresolved::Elsewhere => {
-            let detail = format!("{origin} names `{name}`, but there is no such image");
+            let mut detail = format!("{origin} names `{name}`, but there is no such image");
+            if let Some(other) = index.of_other_extension(name) {
+                detail += &format!("; there is `{}`", index.images[other].relative);
+            }
             Problem::new(why.kind(), index.root.join(name), detail)
         }
         Unresolved::Folder => {

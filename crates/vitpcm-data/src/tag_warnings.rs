@@ -22,18 +22,8 @@ const LEAST_TOGETHER: usize = 5;
 const COARSE_REDUCTION: usize = 4;
 /// Names of classes that mean "nothing to find", folded; names with the word `healthy` count too.
 const NOTHING_TO_FIND: [&str; 12] = [
-    "normal",
-    "ok",
-    "good",
-    "clean",
-    "negative",
-    "no disease",
-    "no defect",
-    "no defects",
-    "defect free",
-    "no damage",
-    "undamaged",
-    "intact",
+    "normal", "ok", "good", "clean", "negative", "no disease", "no defect", "no defects", "defect free",
+    "no damage", "undamaged", "intact",
 ];
 /// Coarse images below this percentage of all need no warning.
 const COARSE_PERCENT: usize = 10;
@@ -487,8 +477,8 @@ impl TagWarning {
                 format!("if they are the same thing, write {}", listed(pairs, pair))
             }
             TagWarning::NothingToFind { .. } => {
-                "leave the tags of these images empty, so that they are negative examples; keep the class if you want a \
-                 mask of it"
+                "leave the tags of these images empty (class folders: move the images out of theirs, beside the \
+                 folders), so that they are negative examples; keep the class if you want a mask of it"
                     .to_string()
             }
             TagWarning::NumberedClasses { .. } => {

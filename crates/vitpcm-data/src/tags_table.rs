@@ -35,7 +35,11 @@ pub(crate) fn num_images_named(path: &Path, format: TableFormat, index: &FileInd
     let columns = Columns::of_sample(&sample.rows, index)?;
     if columns.num_found == 0 {
         let name = sample.rows.last().and_then(|row| row.cells.get(columns.image)).map_or("", AsRef::as_ref);
-        return Err(format!("it names no image of this folder; it names `{name}`, for example"));
+        let found = match index.of_other_extension(name) {
+            Some(other) => format!(", and there is `{}`", index.images[other].relative),
+            None => String::new(),
+        };
+        return Err(format!("it names no image of this folder; it names `{name}`, for example{found}"));
     }
     let is_text = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("txt"));
     if is_text && 2 * columns.num_found < sample.rows.len() {

@@ -161,10 +161,7 @@ const INSTANCES: &str = r#"{
 fn coco_instances_give_tags_splits_and_masks() {
     let folder = Folder::new();
     folder.images([
-        "train2014/COCO_train_5.jpg",
-        "train2014/COCO_train_9.jpg",
-        "train2014/extra.jpg",
-        "test2014/z.jpg",
+        "train2014/COCO_train_5.jpg", "train2014/COCO_train_9.jpg", "train2014/extra.jpg", "test2014/z.jpg",
     ]);
     folder.file("annotations/instances_train2014.json", INSTANCES);
     let dataset = folder.open();
@@ -300,9 +297,7 @@ fn equal_names_of_different_pictures_are_reported_and_may_be_kept_apart() {
 fn class_folders_may_lie_below_split_folders_and_a_class_may_be_called_train() {
     let folder = Folder::new();
     folder.images([
-        "images/train/cat/1.jpg",
-        "images/train/dog/2.jpg",
-        "images/validation/cat/3.jpg",
+        "images/train/cat/1.jpg", "images/train/dog/2.jpg", "images/validation/cat/3.jpg",
         "images/train/4.jpg",
     ]);
     let dataset = folder.open();

@@ -98,10 +98,8 @@ fn words_for_nothing_are_no_tag_and_healthy_is_a_class_with_a_warning() {
     assert_eq!((inspection.untagged_images, &inspection.problems[..]), (4, &[][..]));
     let warnings: Vec<String> = inspection.warnings.iter().map(ToString::to_string).collect();
     assert!(
-        warnings
-            .iter()
-            .any(|it| it.contains("`Healthy` (1 image)")
-                && it.contains("leave the tags of these images empty")),
+        warnings.iter().any(|it| it.contains("`Healthy` (1 image)")
+            && it.contains("leave the tags of these images empty (class folders: move the images")),
         "{warnings:#?}"
     );
 }
@@ -157,12 +155,7 @@ fn images_are_named_relative_to_the_tag_file_to_the_folder_given_or_by_file_name
     folder.images(["images/a.jpg", "images/x/b.jpg", "other/c.JPG"]);
     let expected = BTreeMap::from([("images/a.jpg".to_string(), vec!["cat".to_string()])]);
     for name in [
-        "images/a.jpg",
-        "./images/a",
-        "a.jpg",
-        "A.JPG",
-        "photos/a.jpg",
-        "C:\\\\photos\\\\a.jpg",
+        "images/a.jpg", "./images/a", "a.jpg", "A.JPG", "photos/a.jpg", "C:\\\\photos\\\\a.jpg",
         "/home/me/images/a.jpg",
     ] {
         folder.file("tags.csv", format!("image,tags\n{name},cat\nimages/x/b.jpg,dog\n"));

@@ -70,12 +70,7 @@ fn json_is_read_as_a_list_and_as_an_object() {
 fn odd_file_names_are_found() {
     let folder = Folder::new();
     let names = [
-        "semi;colon.jpg",
-        "com,ma.jpg",
-        "quo\"te.jpg",
-        "sp ace.jpg",
-        "ünï.jpg",
-        "two.dots.jpg",
+        "semi;colon.jpg", "com,ma.jpg", "quo\"te.jpg", "sp ace.jpg", "ünï.jpg", "two.dots.jpg",
         "new\nline.jpg",
     ];
     folder.images(names);
@@ -107,17 +102,8 @@ fn rows_that_cannot_be_used_are_named_with_their_line() {
     folder.images(["a.jpg", "b.jpg", "x/same.jpg", "y/same.jpg"]);
     std::fs::create_dir(folder.at("folder.jpg")).unwrap();
     let rows = [
-        "image,tags",
-        "a.jpg,cat",
-        "a.jpg,cat",
-        "gone.jpg,cat",
-        "../b.jpg,cat",
-        "/etc/passwd,cat",
-        "same.jpg,cat",
-        "folder.jpg,cat",
-        "b.jpg,cat,dog",
-        ",cat",
-        "x/../../out.jpg,cat",
+        "image,tags", "a.jpg,cat", "a.jpg,cat", "gone.jpg,cat", "../b.jpg,cat", "/etc/passwd,cat",
+        "same.jpg,cat", "folder.jpg,cat", "b.jpg,cat,dog", ",cat", "x/../../out.jpg,cat",
     ];
     folder.file("tags.csv", rows.join("\n"));
     let dataset = folder.open();

@@ -19,6 +19,7 @@ mod areas;
 pub mod atomic_file;
 mod classes;
 pub mod coco_rle;
+mod confidence;
 mod confusion_picture;
 mod error;
 mod evaluation;
@@ -34,7 +35,6 @@ mod png_decoder;
 pub mod resampling;
 mod score_file;
 mod score_map;
-mod sureness;
 mod symmetry;
 pub mod text_file;
 

@@ -54,13 +54,8 @@ fn scores_of_random_sets_equal_those_of_scikit_learn() {
         let scores = matrix.scores(&Classes::voc());
         let written = serde_json::to_value(&scores).unwrap();
         for key in [
-            "miou",
-            "miou_with_union",
-            "pixel_accuracy",
-            "mean_accuracy",
-            "frequency_weighted_iou",
-            "foreground_iou",
-            "background_iou",
+            "miou", "miou_with_union", "pixel_accuracy", "mean_accuracy", "frequency_weighted_iou",
+            "foreground_iou", "background_iou",
         ] {
             let (ours, theirs) = (written[key].as_f64().unwrap(), case[key].as_f64().unwrap());
             assert!((ours - theirs).abs() < 1e-9, "{key}: {ours} instead of {theirs}");

@@ -168,13 +168,7 @@ fn a_saved_model_has_the_permissions_of_any_new_file() {
 #[test]
 fn metadata_that_are_missing_or_wrong_are_named() {
     for key in [
-        "format_version",
-        "network",
-        "classes",
-        "train_size",
-        "inference_size",
-        "normalisation",
-        "preset",
+        "format_version", "network", "classes", "train_size", "inference_size", "normalisation", "preset",
         "provenance",
     ] {
         let error = error_after(|metadata| drop(metadata.remove(key))).to_string();

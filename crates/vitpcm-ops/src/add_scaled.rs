@@ -23,11 +23,7 @@ pub fn add_scaled(x: &Tensor, branch: &Tensor, scale: Option<&Tensor>) -> Result
     }
     #[cfg(feature = "cuda")]
     if crate::cuda::run_on_cuda(&[x, branch]) && x.dtype() == DType::F32 {
-        let (x, branch) = (x.contiguous()?, branch.contiguous()?);
-        return match scale {
-            Some(scale) => x.apply_op3(&branch, &scale.contiguous()?, on_cuda::AddScaled),
-            None => x.apply_op2(&branch, on_cuda::AddScaled),
-        };
+        return crate::optional_third::apply(on_cuda::AddScaled, x, branch, scale);
     }
     let branch = branch.to_dtype(x.dtype())?;
     match scale {
@@ -104,101 +100,52 @@ impl CustomOp2 for Add {
 /// One kernel instead of up to three, and no f32 copy of the branch.
 #[cfg(feature = "cuda")]
 mod on_cuda {
-    use candle_core::{CpuStorage, CudaStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+    use candle_core::{CpuStorage, CudaStorage, Layout, Result, Shape, Tensor, bail};
 
     use super::{branch_gradient, scale_gradient};
     use crate::cuda::View;
     use crate::cuda::elementwise::{self, Branch};
+    use crate::optional_third::{Gradients, OptionalThird};
 
     pub(super) struct AddScaled;
 
-    fn columns(dims: &[usize]) -> usize {
-        dims.last().copied().unwrap_or(1)
-    }
+    impl OptionalThird for AddScaled {
+        const NAME: &'static str = "add-scaled";
 
-    impl CustomOp2 for AddScaled {
-        fn name(&self) -> &'static str {
-            "add-scaled"
-        }
-
-        fn cpu_fwd(
+        fn forward(
             &self,
-            _: &CpuStorage,
-            _: &Layout,
-            _: &CpuStorage,
-            _: &Layout,
+            _x: (&CpuStorage, &Layout),
+            _branch: (&CpuStorage, &Layout),
+            _scale: Option<&[f32]>,
         ) -> Result<(CpuStorage, Shape)> {
             bail!("add_scaled is composed on the CPU")
         }
 
-        fn cuda_fwd(
+        fn forward_on_cuda(
             &self,
-            x: &CudaStorage,
-            x_layout: &Layout,
-            branch: &CudaStorage,
-            branch_layout: &Layout,
+            x: (&CudaStorage, &Layout),
+            branch: (&CudaStorage, &Layout),
+            scale: Option<View<'_>>,
         ) -> Result<(CudaStorage, Shape)> {
-            let (x, branch) = (View::new(x, x_layout)?, View::new(branch, branch_layout)?);
-            let y = elementwise::add_scaled(&x, &branch, &Branch::default(), columns(x_layout.dims()))?;
-            Ok((y.into_storage(), x_layout.shape().clone()))
+            let columns = x.1.dims().last().copied().unwrap_or(1);
+            let shape = x.1.shape().clone();
+            let (x, branch) = (View::new(x.0, x.1)?, View::new(branch.0, branch.1)?);
+            let scale = Branch { scale, ..Branch::default() };
+            Ok((elementwise::add_scaled(&x, &branch, &scale, columns)?.into_storage(), shape))
         }
 
-        fn bwd(
+        fn backward(
             &self,
             _x: &Tensor,
             branch: &Tensor,
+            scale: Option<&Tensor>,
             _y: &Tensor,
             grad_y: &Tensor,
-        ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        ) -> Result<Gradients> {
             let grad_y = grad_y.contiguous()?;
-            let grad_branch = branch_gradient(None, &grad_y, branch.dtype())?;
-            Ok((Some(grad_y), Some(grad_branch)))
-        }
-    }
-
-    impl CustomOp3 for AddScaled {
-        fn name(&self) -> &'static str {
-            "add-scaled"
-        }
-
-        fn cpu_fwd(
-            &self,
-            _: &CpuStorage,
-            _: &Layout,
-            _: &CpuStorage,
-            _: &Layout,
-            _: &CpuStorage,
-            _: &Layout,
-        ) -> Result<(CpuStorage, Shape)> {
-            bail!("add_scaled is composed on the CPU")
-        }
-
-        fn cuda_fwd(
-            &self,
-            x: &CudaStorage,
-            x_layout: &Layout,
-            branch: &CudaStorage,
-            branch_layout: &Layout,
-            scale: &CudaStorage,
-            scale_layout: &Layout,
-        ) -> Result<(CudaStorage, Shape)> {
-            let (x, branch) = (View::new(x, x_layout)?, View::new(branch, branch_layout)?);
-            let scale = Branch { scale: Some(View::new(scale, scale_layout)?), ..Branch::default() };
-            let y = elementwise::add_scaled(&x, &branch, &scale, columns(x_layout.dims()))?;
-            Ok((y.into_storage(), x_layout.shape().clone()))
-        }
-
-        fn bwd(
-            &self,
-            _x: &Tensor,
-            branch: &Tensor,
-            scale: &Tensor,
-            _y: &Tensor,
-            grad_y: &Tensor,
-        ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-            let grad_y = grad_y.contiguous()?;
-            let grad_branch = branch_gradient(Some(scale), &grad_y, branch.dtype())?;
-            let grad_scale = scale.track_op().then(|| scale_gradient(scale, branch, &grad_y)).transpose()?;
+            let grad_branch = branch_gradient(scale, &grad_y, branch.dtype())?;
+            let trained = scale.filter(|scale| scale.track_op());
+            let grad_scale = trained.map(|scale| scale_gradient(scale, branch, &grad_y)).transpose()?;
             Ok((Some(grad_y), Some(grad_branch), grad_scale))
         }
     }

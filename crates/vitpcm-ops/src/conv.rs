@@ -1,7 +1,7 @@
 //! Convolutions with frozen batch norm: convolution, norm, residual and ReLU as one operation, which keeps one array
 //! for backward instead of four.
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::composed;
 use crate::cpu::conv as kernels;
@@ -10,6 +10,7 @@ use crate::cpu::simd::SimdPath;
 #[cfg(feature = "cuda")]
 use crate::cuda::{self, View};
 use crate::one_node::sum;
+use crate::optional_third::{self, Gradients, OptionalThird};
 use crate::tensors::{Floats, floats, has_kernels, output, tensor};
 
 /// Geometry of a convolution.
@@ -69,11 +70,7 @@ pub fn conv_norm(x: &Tensor, weight: &Tensor, norm: &ConvNorm, residual: Option<
         shift: norm.shift.contiguous()?.detach(),
         ..norm.clone()
     };
-    let (x, weight) = (x.contiguous()?, weight.contiguous()?);
-    match residual {
-        Some(residual) => x.apply_op3(&weight, &residual.contiguous()?, norm),
-        None => x.apply_op2(&weight, norm),
-    }
+    optional_third::apply(norm, x, weight, residual)
 }
 
 fn shape_of(x: &[usize], weight: &[usize], window: Window) -> Result<ConvShape> {
@@ -88,7 +85,9 @@ fn shape_of(x: &[usize], weight: &[usize], window: Window) -> Result<ConvShape> 
     Ok(ConvShape { batch, height, width, channels, out_channels, kernel, stride, padding, dilation })
 }
 
-impl ConvNorm {
+impl OptionalThird for ConvNorm {
+    const NAME: &'static str = "conv-norm";
+
     fn forward(
         &self,
         x: (&CpuStorage, &Layout),
@@ -119,7 +118,6 @@ impl ConvNorm {
         Ok((y.into_storage(), result_shape(&shape)))
     }
 
-    /// The required gradients of x, weight and residual.
     fn backward(
         &self,
         x: &Tensor,
@@ -127,7 +125,7 @@ impl ConvNorm {
         residual: Option<&Tensor>,
         y: &Tensor,
         grad_y: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    ) -> Result<Gradients> {
         let residual = match residual.is_some_and(Tensor::track_op) {
             true => Residual::Trained,
             false => Residual::None,
@@ -138,7 +136,9 @@ impl ConvNorm {
         let grad_weight = weight.track_op().then(|| self.weight_gradient(x, weight, &grad, None));
         Ok((grad_x.transpose()?, grad_weight.transpose()?, grad_residual))
     }
+}
 
+impl ConvNorm {
     /// The gradients of the convolution's result and of a residual. All tensors here and below are contiguous.
     pub(crate) fn product_gradient(
         &self,
@@ -240,86 +240,4 @@ pub(crate) enum Residual {
 
 fn result_shape(shape: &ConvShape) -> Shape {
     (shape.batch, shape.out_height(), shape.out_width(), shape.out_channels).into()
-}
-
-impl CustomOp2 for ConvNorm {
-    fn name(&self) -> &'static str {
-        "conv-norm"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.forward((x, x_layout), (weight, weight_layout), None)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        x: &candle_core::CudaStorage,
-        x_layout: &Layout,
-        weight: &candle_core::CudaStorage,
-        weight_layout: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
-        self.forward_on_cuda((x, x_layout), (weight, weight_layout), None)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        y: &Tensor,
-        grad_y: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (grad_x, grad_weight, _) = self.backward(x, weight, None, y, grad_y)?;
-        Ok((grad_x, grad_weight))
-    }
-}
-
-impl CustomOp3 for ConvNorm {
-    fn name(&self) -> &'static str {
-        "conv-norm-residual"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        residual: &CpuStorage,
-        residual_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let residual = floats(residual, residual_layout)?;
-        self.forward((x, x_layout), (weight, weight_layout), Some(residual))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        x: &candle_core::CudaStorage,
-        x_layout: &Layout,
-        weight: &candle_core::CudaStorage,
-        weight_layout: &Layout,
-        residual: &candle_core::CudaStorage,
-        residual_layout: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
-        let residual = View::new(residual, residual_layout)?;
-        self.forward_on_cuda((x, x_layout), (weight, weight_layout), Some(residual))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        residual: &Tensor,
-        y: &Tensor,
-        grad_y: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        self.backward(x, weight, Some(residual), y, grad_y)
-    }
 }

@@ -29,6 +29,7 @@ mod linear_tail;
 mod max_pool;
 mod neighbour_sums;
 mod one_node;
+mod optional_third;
 mod packed_block;
 mod pooling;
 mod resize;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, DType, Layout, Result, Shape, Tensor, bail};
 
 use crate::composed;
 use crate::cpu::bf16::Factors;
@@ -12,6 +12,7 @@ use crate::cpu::simd::SimdPath;
 #[cfg(feature = "cuda")]
 use crate::cuda::{self, View};
 use crate::gelu::gelu;
+use crate::optional_third::{self, Gradients, OptionalThird};
 use crate::tensors::{Floats, floats, has_kernels, output, run_on_cpu, tensor};
 
 /// `x · weightᵀ + bias` over the last dimension. A product runs in the type of x on a GPU, of the weight on the CPU, where x and the
@@ -60,18 +61,16 @@ fn apply(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, tail: Tail) -> Resu
             Tail::Gelu => composed::linear_gelu(x, weight, bias),
         };
     }
-    let (x, weight) = (x.contiguous()?, weight.contiguous()?);
-    match bias {
-        Some(bias) => x.apply_op3(&weight, &bias.contiguous()?, Linear { tail }),
-        None => x.apply_op2(&weight, Linear { tail }),
-    }
+    optional_third::apply(Linear { tail }, x, weight, bias)
 }
 
 struct Linear {
     tail: Tail,
 }
 
-impl Linear {
+impl OptionalThird for Linear {
+    const NAME: &'static str = "linear";
+
     fn forward(
         &self,
         x: (&CpuStorage, &Layout),
@@ -119,20 +118,24 @@ impl Linear {
         Ok((y.into_storage(), result))
     }
 
-    /// The required gradients of x and weight.
     fn backward(
         &self,
         x: &Tensor,
         weight: &Tensor,
+        bias: Option<&Tensor>,
+        _y: &Tensor,
         grad_y: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    ) -> Result<Gradients> {
         if let Tail::Gelu = self.tail {
             bail!("linear with a fused GELU is for inference only");
         }
-        let grad_x = x.track_op().then(|| x_gradient(x, weight, grad_y)).transpose()?;
-        let gradient = || weight_gradient(x, weight, weight.dtype(), grad_y);
+        let grad_y = grad_y.contiguous()?;
+        let grad_x = x.track_op().then(|| x_gradient(x, weight, &grad_y)).transpose()?;
+        let gradient = || weight_gradient(x, weight, weight.dtype(), &grad_y);
         let grad_weight = weight.track_op().then(gradient).transpose()?;
-        Ok((grad_x, grad_weight))
+        let trained = bias.filter(|bias| bias.track_op());
+        let grad_bias = trained.map(|bias| bias_gradient(bias, &grad_y)).transpose()?;
+        Ok((grad_x, grad_weight, grad_bias))
     }
 }
 
@@ -228,87 +231,4 @@ pub(crate) fn bias_gradient(bias: &Tensor, grad_y: &Tensor) -> Result<Tensor> {
     let mut grad_bias = output(bias.elem_count());
     kernels::backward_bias(Floats::of(grad_y)?.get()?, &mut grad_bias);
     tensor(grad_bias, bias.dims())
-}
-
-impl CustomOp2 for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.forward((x, x_layout), (weight, weight_layout), None)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        x: &candle_core::CudaStorage,
-        x_layout: &Layout,
-        weight: &candle_core::CudaStorage,
-        weight_layout: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
-        self.forward_on_cuda((x, x_layout), (weight, weight_layout), None)
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        _y: &Tensor,
-        grad_y: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        self.backward(x, weight, &grad_y.contiguous()?)
-    }
-}
-
-impl CustomOp3 for Linear {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.forward((x, x_layout), (weight, weight_layout), Some(floats(bias, bias_layout)?))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        x: &candle_core::CudaStorage,
-        x_layout: &Layout,
-        weight: &candle_core::CudaStorage,
-        weight_layout: &Layout,
-        bias: &candle_core::CudaStorage,
-        bias_layout: &Layout,
-    ) -> Result<(candle_core::CudaStorage, Shape)> {
-        let bias = View::new(bias, bias_layout)?;
-        self.forward_on_cuda((x, x_layout), (weight, weight_layout), Some(bias))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        _y: &Tensor,
-        grad_y: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let grad_y = grad_y.contiguous()?;
-        let (grad_x, grad_weight) = self.backward(x, weight, &grad_y)?;
-        let grad_bias = bias.track_op().then(|| bias_gradient(bias, &grad_y)).transpose()?;
-        Ok((grad_x, grad_weight, grad_bias))
-    }
 }

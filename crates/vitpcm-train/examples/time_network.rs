@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use vitpcm::{Device, DeviceName, Precision};
 use vitpcm_nets::{Dropout, DropoutRates, Mode, Model};
-use vitpcm_train::optimiser::{Optimiser, Rule};
+use vitpcm_train::optimiser::{Optimiser, UpdateRule};
 use vitpcm_train::pcm_step::PcmStep;
 use vitpcm_train::{TaggedBatch, TrainConfig, Trained};
 
@@ -89,7 +89,7 @@ fn time_step(model: Model, num_images: usize, precision: Precision, device: &Dev
     let batches = [batch];
     let trained = Trained::LastBlocks(NUM_TRAINED_BLOCKS);
     let step = PcmStep::new(network, &config.losses, trained, precision, model.parameters)?;
-    let mut adam = Optimiser::new(Rule::from(&config.schedule), step.variables())?;
+    let mut adam = Optimiser::new(UpdateRule::from(&config.schedule), step.variables())?;
     let without = DropoutRates::NONE;
     println!("{}", step.gradients(&batches, &mut Dropout::new(0, without))?.0.total);
     let mut dropout = Dropout::new(0, config.model.dropout);

@@ -1,4 +1,4 @@
-//! The optimisers, a variant of [`Rule`] each: what it keeps of a parameter between steps, and how it steps. Their state is in
+//! The optimisers, a variant of [`UpdateRule`] each: what it keeps of a parameter between steps, and how it steps. Their state is in
 //! the open, so that it can be saved and resumed bit for bit.
 
 use candle_core::{Tensor, Var};
@@ -11,7 +11,7 @@ use crate::verify_config::VerifyScheduleConfig;
 
 /// Which optimiser, with the numbers that decide its steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Rule {
+pub enum UpdateRule {
     /// Adam without weight decay.
     Adam(AdamConfig),
     /// SGD with momentum.
@@ -44,29 +44,29 @@ pub struct SgdConfig {
 }
 
 /// That of training from tags.
-impl From<&ScheduleConfig> for Rule {
+impl From<&ScheduleConfig> for UpdateRule {
     fn from(schedule: &ScheduleConfig) -> Self {
         let ScheduleConfig { adam_beta1, adam_beta2, adam_eps, adam_form, .. } = *schedule;
-        Rule::Adam(AdamConfig { beta1: adam_beta1, beta2: adam_beta2, eps: adam_eps, form: adam_form })
+        UpdateRule::Adam(AdamConfig { beta1: adam_beta1, beta2: adam_beta2, eps: adam_eps, form: adam_form })
     }
 }
 
 /// That of training on masks.
-impl From<&VerifyScheduleConfig> for Rule {
+impl From<&VerifyScheduleConfig> for UpdateRule {
     fn from(schedule: &VerifyScheduleConfig) -> Self {
         let VerifyScheduleConfig { momentum, weight_decay, head_factor, .. } = *schedule;
-        Rule::Sgd(SgdConfig { momentum, weight_decay, head_factor })
+        UpdateRule::Sgd(SgdConfig { momentum, weight_decay, head_factor })
     }
 }
 
-impl Rule {
+impl UpdateRule {
     /// What is kept of each parameter, as tensors of its shape: the names in front of the parameter's in a saved state.
     fn state(self) -> &'static [&'static str] {
         match self {
             // The moving means of the gradient (m) and of its square (v).
-            Rule::Adam(_) => &["adam-mean/", "adam-mean-square/"],
+            UpdateRule::Adam(_) => &["adam-mean/", "adam-mean-square/"],
             // The last step's direction.
-            Rule::Sgd(_) => &["velocity/"],
+            UpdateRule::Sgd(_) => &["velocity/"],
         }
     }
 }
@@ -74,7 +74,7 @@ impl Rule {
 /// The optimiser of some parameters.
 #[derive(Debug)]
 pub struct Optimiser {
-    rule: Rule,
+    rule: UpdateRule,
     /// Steps taken (t).
     pub(crate) num_steps: u64,
     /// In the order of their gradients.
@@ -85,13 +85,13 @@ pub struct Optimiser {
 struct Parameter {
     name: String,
     variable: Var,
-    /// In the order of [`Rule::state`].
+    /// In the order of [`UpdateRule::state`].
     state: Vec<Tensor>,
 }
 
 impl Optimiser {
     /// A new one: no steps taken, all state zero.
-    pub fn new(rule: Rule, variables: &[(String, Var)]) -> Result<Self> {
+    pub fn new(rule: UpdateRule, variables: &[(String, Var)]) -> Result<Self> {
         let parameters = variables.iter().map(|(name, variable)| {
             let state = rule.state().iter().map(|_| variable.as_tensor().zeros_like());
             let state = state.collect::<candle_core::Result<_>>()?;
@@ -105,8 +105,8 @@ impl Optimiser {
         assert_eq!(gradients.len(), self.parameters.len(), "one gradient a parameter");
         self.num_steps += 1;
         match self.rule {
-            Rule::Adam(config) => self.adam_step(config, gradients, rate),
-            Rule::Sgd(config) => self.sgd_step(config, gradients, rate),
+            UpdateRule::Adam(config) => self.adam_step(config, gradients, rate),
+            UpdateRule::Sgd(config) => self.sgd_step(config, gradients, rate),
         }
     }
 
@@ -199,7 +199,7 @@ mod tests {
         let gradients = [0.5, -0.2, 0.05, 0.3];
         for form in [AdamForm::Torch, AdamForm::Keras] {
             let variable = Var::ones(1, DType::F32, &Device::Cpu).unwrap();
-            let rule = Rule::Adam(AdamConfig { beta1: 0.9, beta2: 0.999, eps: 1e-3, form });
+            let rule = UpdateRule::Adam(AdamConfig { beta1: 0.9, beta2: 0.999, eps: 1e-3, form });
             let mut adam = Optimiser::new(rule, &[("w".to_owned(), variable.clone())]).unwrap();
             for gradient in gradients {
                 adam.step(&[Tensor::new(&[gradient as f32], &Device::Cpu).unwrap()], 0.01).unwrap();

@@ -24,7 +24,7 @@ use crate::events::{Ending, Event, RunSummary, TrainOutcome};
 use crate::feature_cache::FeatureCache;
 use crate::losses::{Losses, OF_TAGS};
 use crate::metrics_csv::Columns;
-use crate::optimiser::Rule;
+use crate::optimiser::UpdateRule;
 use crate::pcm_step::PcmStep;
 use crate::ranks::Ranks;
 use crate::run_loop::{KeptAt, Plan, Training};
@@ -214,7 +214,7 @@ impl<'a> TagTraining<'a> {
         let (num_images, images) = (self.loader.images().len(), &self.validator.images);
         let steps_per_epoch = num_images.div_ceil(schedule.effective_batch) as u64;
         Plan {
-            rule: Rule::from(schedule),
+            rule: UpdateRule::from(schedule),
             ema_decay: schedule.ema_decay,
             save_minutes: loader.save_minutes,
             epoch_places: num_images,

@@ -25,7 +25,7 @@ use crate::events::{Ending, Event, RunSummary, Teller, TrainOutcome};
 use crate::fingerprint;
 use crate::losses::Losses;
 use crate::metrics_csv::{Columns, MetricsRow};
-use crate::optimiser::{Optimiser, Rule};
+use crate::optimiser::{Optimiser, UpdateRule};
 use crate::ranks::Ranks;
 use crate::run_files::RunFiles;
 use crate::shares::StepOfAll;
@@ -80,7 +80,7 @@ pub(crate) enum KeptAt<'a> {
 
 /// The numbers of a run that do not change.
 pub(crate) struct Plan {
-    pub(crate) rule: Rule,
+    pub(crate) rule: UpdateRule,
     /// Of the average of weights; 0 for none.
     pub(crate) ema_decay: f64,
     pub(crate) save_minutes: f64,

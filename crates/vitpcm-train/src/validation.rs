@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
 use vitpcm::{
-    LeastSure, RawScores, Review, ReviewPictures, ReviewedMask, Segmenter, SegmenterOptions, TagMode,
+    LeastConfident, RawScores, Review, ReviewPictures, ReviewedMask, Segmenter, SegmenterOptions, TagMode,
 };
 use vitpcm_data::{Loader, MaskSource, TaggedImage, Tags, read_image};
 use vitpcm_masks::resampling::{Alignment, Part, resize_plane, resize_rgb8};
@@ -134,7 +134,7 @@ impl Validator<'_> {
         let mut matrix = ConfusionMatrix::new(self.job.data.classes.len());
         let (mut tags, mut num_masks) = (TagCounts::default(), 0usize);
         let (mut strips, mut reviews, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
-        let mut least_sure = LeastSure::new(REVIEW_PICTURES);
+        let mut least_confident = LeastConfident::new(REVIEW_PICTURES);
         let own: Vec<&ValidationImage> =
             self.images.iter().skip(ranks.rank()).step_by(ranks.size()).collect();
         let mut is_stopped = false;
@@ -193,7 +193,7 @@ impl Validator<'_> {
                 };
                 matrix.add_entries(&review.confusion)?;
                 num_masks += usize::from(reviewed.truth.is_some());
-                if least_sure.takes(review.sureness) {
+                if least_confident.takes(review.confidence) {
                     review.pictures = Some(ReviewPictures::new(&reviewed)?);
                 }
                 reviews.push(review);
@@ -282,7 +282,7 @@ fn reviews_of_all(own: Vec<Review>, ranks: &Ranks) -> Result<Vec<Review>> {
             lists.collect::<Result<Vec<_>>>()?.concat()
         }
     };
-    all.sort_by(|a, b| a.sureness.total_cmp(&b.sureness).then_with(|| a.name.cmp(&b.name)));
+    all.sort_by(|a, b| a.confidence.total_cmp(&b.confidence).then_with(|| a.name.cmp(&b.name)));
     all.iter_mut().skip(REVIEW_PICTURES).for_each(|review| review.pictures = None);
     Ok(all)
 }

@@ -23,7 +23,7 @@ use crate::events::{Ending, Event, RunSummary, TrainOutcome};
 use crate::fingerprint;
 use crate::losses::{Losses, OF_MASKS};
 use crate::metrics_csv::Columns;
-use crate::optimiser::Rule;
+use crate::optimiser::UpdateRule;
 use crate::ranks::Ranks;
 use crate::run_loop::{KeptAt, Plan, Training};
 use crate::run_start::{self, InitialBackbone, RunStart, Start};
@@ -171,7 +171,7 @@ impl MaskTraining<'_> {
         let (epoch_places, num_steps) = (self.maker.epoch_places(), schedule.steps);
         let steps_per_epoch = (epoch_places / schedule.batch).max(1) as u64;
         Plan {
-            rule: Rule::from(schedule),
+            rule: UpdateRule::from(schedule),
             ema_decay: schedule.ema_decay,
             save_minutes: loader.save_minutes,
             epoch_places,

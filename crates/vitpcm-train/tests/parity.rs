@@ -16,7 +16,7 @@ use vitpcm_nets::{
     PcmNetwork, Precision, VitConfig, WeightFile,
 };
 use vitpcm_train::losses::{ET, L2, Losses, MASKS, MCE};
-use vitpcm_train::optimiser::{AdamConfig, Optimiser, Rule};
+use vitpcm_train::optimiser::{AdamConfig, Optimiser, UpdateRule};
 use vitpcm_train::pcm_step::PcmStep;
 use vitpcm_train::{AdamForm, EtPeak, EtTarget, LossConfig, TaggedBatch, TrainConfig, Trained, losses};
 
@@ -173,7 +173,7 @@ fn ten_steps_of_adam_stay_with_pytorch() {
     let losses = loss_config(EtTarget::Main, EtPeak::WholeGrid);
     let step = PcmStep::new(&network(), &losses, Trained::Everything, Precision::F32, parameters()).unwrap();
     let config = AdamConfig { beta1: 0.9, beta2: 0.999, eps: 1e-7, form: AdamForm::Torch };
-    let mut adam = Optimiser::new(Rule::Adam(config), step.variables()).unwrap();
+    let mut adam = Optimiser::new(UpdateRule::Adam(config), step.variables()).unwrap();
     let mut dropout = Dropout::new(0, DropoutRates::NONE);
     let mut worst: f32 = 0.0;
     for expected in stored("ten steps").chunks_exact(4) {

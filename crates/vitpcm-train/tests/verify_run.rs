@@ -9,7 +9,7 @@ use vitpcm_data::{Crop, Dataset, DrawnScenes, ImageLimits, MaskPairing, OpenOpti
 use vitpcm_masks::Classes;
 use vitpcm_nets::{DeepLabConfig, Normalisation, ResNetVariant, WeightFile};
 use vitpcm_train::crop_batch::{CompareAt, CropBatch, SeenAt};
-use vitpcm_train::optimiser::{Optimiser, Rule};
+use vitpcm_train::optimiser::{Optimiser, UpdateRule};
 use vitpcm_train::verify_step::VerifyStep;
 use vitpcm_train::{
     Ending, Event, InitialBackbone, ScoreOptions, Start, TrainOutcome, VerifyConfig, VerifyJob,
@@ -183,7 +183,7 @@ fn a_deep_network_from_nothing_learns_at_the_usual_rate() {
     parameters.extend(network.initial_backbone(0, &Device::Cpu).unwrap());
     let step = VerifyStep::new(&network, Precision::F32, SeenAt::ThreeScales, parameters).unwrap();
     let config = VerifyConfig::default().from_scratch();
-    let mut sgd = Optimiser::new(Rule::from(&config.schedule), step.variables()).unwrap();
+    let mut sgd = Optimiser::new(UpdateRule::from(&config.schedule), step.variables()).unwrap();
     let mut losses = Vec::new();
     for index in 0..15 {
         let (loss, gradients) = step.gradients(&batch).unwrap();

@@ -77,7 +77,7 @@ pub use error::SegmentError;
 pub use image;
 pub use image::RgbImage;
 pub use refinement::{CrfPreset, Refinement, refined_label_map, refined_scores};
-pub use review::{LeastSure, Review, ReviewPictures, ReviewedMask};
+pub use review::{LeastConfident, Review, ReviewPictures, ReviewedMask};
 pub use segmentation::{RawScores, Segmentation, TagMode};
 pub use segmenter::{Segmenter, SegmenterOptions, Supervision, Tiling, random_model};
 pub use unsure_background::UnsureBackground;

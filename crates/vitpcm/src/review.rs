@@ -21,8 +21,9 @@ const MASK_OPACITY: f32 = 0.55;
 pub struct Review {
     /// The image's name, as used for its result files.
     pub name: String,
-    /// See [`ScoreMap::sureness`]; computed from the scores after conditioning on the tags.
-    pub sureness: f32,
+    /// See [`ScoreMap::confidence`]; computed from the scores after conditioning on the tags.
+    #[serde(alias = "sureness")]
+    pub confidence: f32,
     /// Pixels of each class in the mask, in class order, without empty classes.
     pub areas: Vec<(u8, u64)>,
     /// The tags given; `None` if the model predicted them.
@@ -71,7 +72,7 @@ impl Review {
         let areas = (0..=u8::MAX).zip(reviewed.mask.histogram());
         Ok(Review {
             name: name.to_owned(),
-            sureness: reviewed.scores_on_grid.sureness(),
+            confidence: reviewed.scores_on_grid.confidence(),
             areas: areas.filter(|area| area.1 > 0).map(|(class, count)| (class, count.into())).collect(),
             given_tags: reviewed.given_tags.map(<[usize]>::to_vec),
             tag_probabilities: reviewed.tag_probabilities.to_vec(),
@@ -165,21 +166,21 @@ fn data_url(kind: &str, bytes: &[u8]) -> String {
 /// Selects the `count` least confident images from a stream, because only these get pictures. Over n images in random
 /// order, about `count · (1 + ln(n / count))` are selected along the way.
 #[derive(Clone, Debug)]
-pub struct LeastSure {
+pub struct LeastConfident {
     count: usize,
     /// Bits of the confidences selected so far, highest on top; non-negative floats sort like their bits.
     taken: BinaryHeap<u32>,
 }
 
-impl LeastSure {
+impl LeastConfident {
     /// Keeps track of `count` images.
     pub fn new(count: usize) -> Self {
-        LeastSure { count, taken: BinaryHeap::new() }
+        LeastConfident { count, taken: BinaryHeap::new() }
     }
 
     /// Whether an image with this confidence is among the `count` lowest so far.
-    pub fn takes(&mut self, sureness: f32) -> bool {
-        let bits = sureness.max(0.0).to_bits();
+    pub fn takes(&mut self, confidence: f32) -> bool {
+        let bits = confidence.max(0.0).to_bits();
         if self.taken.len() < self.count {
             self.taken.push(bits);
             return true;
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(review.areas, [(0, 240_000), (1, 80_000)]);
         assert_eq!(review.confusion, [(1, 0, 240_000), (1, 1, 80_000)]);
         assert_eq!(review.agreement, [(0, 0, 240_000), (1, 1, 80_000)]);
-        assert!((review.sureness - 0.8).abs() < 1e-6);
+        assert!((review.confidence - 0.8).abs() < 1e-6);
         let pictures = ReviewPictures::new(&reviewed).unwrap();
         assert_eq!(pictures.size, (360, 180));
         assert!(pictures.photo.starts_with("data:image/jpeg;base64,/9j/"), "{}", &pictures.photo[..60]);
@@ -247,11 +248,11 @@ mod tests {
     }
 
     #[test]
-    fn the_least_sure_are_taken_whatever_the_order() {
-        let mut least_sure = LeastSure::new(2);
+    fn the_least_confident_are_taken_whatever_the_order() {
+        let mut least_confident = LeastConfident::new(2);
         let taken: Vec<bool> =
-            [0.5, 0.9, 0.95, 0.7, 0.1, 0.5, 0.0].map(|sureness| least_sure.takes(sureness)).to_vec();
+            [0.5, 0.9, 0.95, 0.7, 0.1, 0.5, 0.0].map(|confidence| least_confident.takes(confidence)).to_vec();
         assert_eq!(taken, [true, true, false, true, true, false, true]);
-        assert!(!LeastSure::new(0).takes(0.0));
+        assert!(!LeastConfident::new(0).takes(0.0));
     }
 }

@@ -60,14 +60,15 @@ pub(crate) struct Place {
     file: usize,
     offset: u64,
     at: u64,
-    pub(crate) sureness: f32,
+    pub(crate) confidence: f32,
 }
 
 /// The part of a line that [`newest_places`] parses.
 #[derive(Deserialize)]
 struct Key {
     name: String,
-    sureness: f32,
+    #[serde(alias = "sureness")]
+    confidence: f32,
 }
 
 /// The newest review of each `wanted` name, over several files.
@@ -77,9 +78,9 @@ pub(crate) fn newest_places(
 ) -> anyhow::Result<HashMap<String, Place>> {
     let mut places: HashMap<String, Place> = HashMap::new();
     for (file, path) in paths.iter().enumerate() {
-        json_lines::for_each(path, |offset, Line { at, review: Key { name, sureness } }| {
+        json_lines::for_each(path, |offset, Line { at, review: Key { name, confidence } }| {
             if wanted(&name) && places.get(&name).is_none_or(|known| known.at <= at) {
-                places.insert(name, Place { file, offset, at, sureness });
+                places.insert(name, Place { file, offset, at, confidence });
             }
         })?;
     }
@@ -142,15 +143,18 @@ mod tests {
         let whole = std::fs::read(&paths[0]).unwrap();
         std::fs::write(&paths[0], &whole[..whole.len() - 20]).unwrap();
         let mut newer = review("a", None, [1.0, 0.1, 0.2]);
-        newer.sureness = 0.25;
+        newer.confidence = 0.25;
         ReviewFile::append_to(&paths[0]).unwrap().append(&newer).unwrap();
         ReviewFile::append_to(&paths[1]).unwrap().append(&review("d", None, [1.0, 0.1, 0.2])).unwrap();
+        // As earlier versions wrote it.
+        let named_before = std::fs::read_to_string(&paths[1]).unwrap().replace("confidence", "sureness");
+        std::fs::write(&paths[1], named_before).unwrap();
 
         let places = newest_places(&paths, |name| name != "b").unwrap();
         let mut names: Vec<&String> = places.keys().collect();
         names.sort();
         assert_eq!(names, ["a", "d"]);
-        assert_eq!(places["a"].sureness, 0.25);
+        assert_eq!(places["a"].confidence, 0.25);
         let mut found = Vec::new();
         read_at(&paths, [&places["d"], &places["a"]], |review| found.push(review)).unwrap();
         assert_eq!((found[0].name.as_str(), &found[1]), ("d", &newer));

@@ -33,8 +33,8 @@ impl Reviewed<'_> {
     /// Adds the key figures over all images.
     pub(crate) fn put_figures(&self, page: &mut Page) {
         let summary = self.summary;
-        if let Some(sureness) = summary.mean_sureness() {
-            page.figure("mean confidence", &format!("{sureness:.2}"), "of 1");
+        if let Some(confidence) = summary.mean_confidence() {
+            page.figure("mean confidence", &format!("{confidence:.2}"), "of 1");
         }
         if summary.num_compared > 0 {
             let scores = summary.matrix.scores(&summary.classes);
@@ -116,8 +116,8 @@ impl Reviewed<'_> {
             "<article class=\"card\"><div class=\"picture\">{images}</div><div class=\"text\"><div class=\"name\">{}</div>\
              <div class=\"sure\">{}<span>confidence {:.2}</span>{miou}{agreement}</div><div class=\"chips\">{}{}</div></div></article>\n",
             self.linked_name(&review.name),
-            bar(review.sureness),
-            review.sureness,
+            bar(review.confidence),
+            review.confidence,
             self.area_chips(review),
             self.doubt_chips(review)
         )
@@ -319,8 +319,8 @@ impl Reviewed<'_> {
                 "<tr><td class=\"name\">{}</td><td data-label=\"confidence\" data-value=\"{}\">{:.2}</td><td class=\"left\"><div class=\"chips\">{}</div>\
                  </td><td class=\"left\" data-label=\"{tags}\"><div class=\"chips\">{}</div></td>",
                 self.linked_name(&review.name),
-                review.sureness,
-                review.sureness,
+                review.confidence,
+                review.confidence,
                 self.area_chips(review),
                 self.tag_chips(review)
             ));

@@ -62,7 +62,7 @@ pub(crate) struct Summary {
     /// Images compared with another mask, and the comparison.
     pub(crate) num_with_other: usize,
     pub(crate) agreement: ConfusionMatrix,
-    sureness_sum: f64,
+    confidence_sum: f64,
     mistakes: Vec<Mistake>,
 }
 
@@ -79,7 +79,7 @@ impl Summary {
             matrix: ConfusionMatrix::new(classes.len()),
             num_with_other: 0,
             agreement: ConfusionMatrix::new(classes.len()),
-            sureness_sum: 0.0,
+            confidence_sum: 0.0,
             mistakes: Vec::new(),
         }
     }
@@ -109,7 +109,7 @@ impl Summary {
         self.num_images += 1;
         self.num_compared += usize::from(!review.confusion.is_empty());
         self.num_with_other += usize::from(!review.agreement.is_empty());
-        self.sureness_sum += f64::from(review.sureness);
+        self.confidence_sum += f64::from(review.confidence);
         for &(class, pixels) in review.areas.iter().filter(|area| area.0 != IGNORE) {
             self.per_class[usize::from(class)].pixels += pixels;
             self.per_class[usize::from(class)].num_images += 1;
@@ -136,8 +136,8 @@ impl Summary {
     }
 
     /// Mean confidence; `None` without images.
-    pub(crate) fn mean_sureness(&self) -> Option<f64> {
-        (self.num_images > 0).then(|| self.sureness_sum / self.num_images as f64)
+    pub(crate) fn mean_confidence(&self) -> Option<f64> {
+        (self.num_images > 0).then(|| self.confidence_sum / self.num_images as f64)
     }
 
     /// Obvious faults in the masks of classes, one sentence each.
@@ -210,7 +210,7 @@ pub(crate) mod tests {
     pub(crate) fn review(name: &str, given_tags: Option<Vec<usize>>, probabilities: [f32; 3]) -> Review {
         Review {
             name: name.to_owned(),
-            sureness: 0.5,
+            confidence: 0.5,
             areas: vec![(0, 30), (1, 10)],
             given_tags,
             tag_probabilities: probabilities.to_vec(),
@@ -259,7 +259,7 @@ pub(crate) mod tests {
     fn reviews_of_another_model_do_not_count() {
         let mut summary = Summary::new(&Classes::from_names(["dog"]).unwrap(), 0.5);
         assert!(!summary.add(&review("a", None, [1.0, 0.0, 0.0])));
-        assert_eq!((summary.num_images, summary.mean_sureness()), (0, None));
+        assert_eq!((summary.num_images, summary.mean_confidence()), (0, None));
     }
 
     #[test]

@@ -13,27 +13,9 @@ use std::path::{Path, PathBuf};
 /// Options that do not affect the mask of an image. Tags of a tag file are recorded per image; the model is identified
 /// by its content.
 const NOT_OF_RESULTS: [&str; 21] = [
-    "PATHS",
-    "--config",
-    "--device",
-    "--format",
-    "--json",
-    "--max-file-gigabytes",
-    "--max-megapixels",
-    "--model",
-    "--no-report",
-    "--out",
-    "--precision",
-    "--quiet",
-    "--resume",
-    "--seed",
-    "--skip-difficult",
-    "--split",
-    "--tags-file",
-    "--threads",
-    "--truth",
-    "--predict-tags",
-    "--verbose",
+    "PATHS", "--config", "--device", "--format", "--json", "--max-file-gigabytes", "--max-megapixels",
+    "--model", "--no-report", "--out", "--precision", "--quiet", "--resume", "--seed", "--skip-difficult",
+    "--split", "--tags-file", "--threads", "--truth", "--predict-tags", "--verbose",
 ];
 
 /// The settings that determine the masks: the model and the options.

@@ -1,11 +1,11 @@
 //! Real processes of the real binary on a data set of seconds, to be killed, starved and disturbed.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use crate::program::vitpcm;
 use crate::untrained;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Child;
 use vitpcm_data::DrawnScenes;
 
 /// Training of seconds, with its state saved all the time and images read from disk each time.
@@ -92,12 +92,6 @@ fn resume(first_file: &Path) -> Option<&'static str> {
     first_file.is_file().then_some("--resume")
 }
 
-fn vitpcm(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
-    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
-    command
-}
-
 /// Waits for the end, expects an exit code, gives what was said on stderr.
 #[track_caller]
 pub(crate) fn check(child: Child, code: i32) -> String {
@@ -110,26 +104,6 @@ pub(crate) fn check(child: Child, code: i32) -> String {
 pub(crate) fn ended(child: Child) -> (Option<i32>, String) {
     let output = child.wait_with_output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-}
-
-/// Sends a signal; a process that has ended takes none.
-pub(crate) fn signal(child: &Child, name: &str) {
-    let _ = Command::new("kill").args([name, &child.id().to_string()]).stderr(Stdio::null()).status();
-}
-
-/// Waits until something is so, or the process has ended.
-#[track_caller]
-pub(crate) fn wait_until(child: &mut Child, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() && child.try_wait().unwrap().is_none() {
-        assert!(start.elapsed() < Duration::from_secs(300), "it did not happen in five minutes");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Rows of a run's metrics.
-pub(crate) fn num_rows(out: &Path) -> usize {
-    std::fs::read_to_string(out.join("metrics.csv")).map_or(0, |text| text.lines().count().saturating_sub(1))
 }
 
 /// All files below a folder, by their names there, with their bytes.

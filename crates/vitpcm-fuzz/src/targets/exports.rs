@@ -9,34 +9,11 @@ use vitpcm_exports::{
 use vitpcm_masks::{Classes, LabelMap, write_label_png};
 
 const WORDS: &[&str] = &[
-    "\"images\"",
-    "\"annotations\"",
-    "\"segmentation\"",
-    "\"counts\"",
-    "\"size\"",
-    "\"width\"",
-    "\"height\"",
-    "\"shapes\"",
-    "\"points\"",
-    "\"shape_type\"",
-    "\"polygon\"",
-    "\"rectangle\"",
-    "\"circle\"",
-    "\"mask\"",
-    "\"imageWidth\"",
-    "\"imagePath\"",
-    "\"rle\"",
-    "\"brushlabels\"",
-    "\"polygonlabels\"",
-    "\"rectanglelabels\"",
-    "\"ellipselabels\"",
-    "\"original_width\"",
-    "\"result\"",
-    "\"predictions\"",
-    "null",
-    "[[",
-    "]]",
-    "1e300",
+    "\"images\"", "\"annotations\"", "\"segmentation\"", "\"counts\"", "\"size\"", "\"width\"", "\"height\"",
+    "\"shapes\"", "\"points\"", "\"shape_type\"", "\"polygon\"", "\"rectangle\"", "\"circle\"", "\"mask\"",
+    "\"imageWidth\"", "\"imagePath\"", "\"rle\"", "\"brushlabels\"", "\"polygonlabels\"",
+    "\"rectanglelabels\"", "\"ellipselabels\"", "\"original_width\"", "\"result\"", "\"predictions\"",
+    "null", "[[", "]]", "1e300",
 ];
 
 pub(super) const COCO: Target = Target {
@@ -89,15 +66,8 @@ pub(super) const CVAT: Target = Target {
     name: "export-cvat",
     what: "masks from CVAT archives",
     dictionary: &[
-        "PK\x01\x02",
-        "PK\x03\x04",
-        "PK\x05\x06",
-        "labelmap.txt",
-        "SegmentationClass/",
-        ".png",
-        "../",
-        "background:0,0,0::",
-        "::",
+        "PK\x01\x02", "PK\x03\x04", "PK\x05\x06", "labelmap.txt", "SegmentationClass/", ".png", "../",
+        "background:0,0,0::", "::",
     ],
     seeds: || {
         let zip = Zip::new(Cursor::new(Vec::new()));

@@ -58,13 +58,7 @@ pub(super) const SCORE_FILE: Target = Target {
     name: "score-file",
     what: "score maps (npz): the zip container",
     dictionary: &[
-        "PK\x01\x02",
-        "PK\x03\x04",
-        "PK\x05\x06",
-        "scores.npy",
-        "classes.npy",
-        "size.npy",
-        "alignment.npy",
+        "PK\x01\x02", "PK\x03\x04", "PK\x05\x06", "scores.npy", "classes.npy", "size.npy", "alignment.npy",
     ],
     seeds: || {
         let scores = ScoreMap::new(2, 4, 3, (0..24).map(|i| i as f32 / 32.0).collect()).expect("24 scores");
@@ -88,19 +82,8 @@ pub(super) const SCORE_ARRAYS: Target = Target {
     name: "score-arrays",
     what: "score maps (npz): the arrays",
     dictionary: &[
-        "'descr': ",
-        "'fortran_order': ",
-        "'shape': ",
-        "True",
-        "False",
-        "'<f2'",
-        "'<f4'",
-        "'<U1'",
-        "'<U0'",
-        "'<i8'",
-        "(",
-        ")",
-        ",",
+        "'descr': ", "'fortran_order': ", "'shape': ", "True", "False", "'<f2'", "'<f4'", "'<U1'", "'<U0'",
+        "'<i8'", "(", ")", ",",
     ],
     seeds: || {
         vec![

@@ -11,22 +11,9 @@ const CONFIG: ResNetConfig =
     ResNetConfig { blocks: [1, 1, 1, 1], width: 1, stride_on: StrideOn::First, norm_eps: 1e-3 };
 
 const WORDS: &[&str] = &[
-    "layer1.0.conv1.weight",
-    "layer4.127.",
-    "layer18446744073709551615.",
-    "module.",
-    "downsample.0",
-    "res2a_branch2a/kernel",
-    "conv2_block1_1_conv/kernel",
-    "conv5_block99_",
-    "/moving_variance",
-    "/bias",
-    ":0",
-    "\"F16\"",
-    "\"shape\":[",
-    "18446744073709551615",
-    "\"float16\"",
-    "\"group1-shard1of1.bin\"",
+    "layer1.0.conv1.weight", "layer4.127.", "layer18446744073709551615.", "module.", "downsample.0",
+    "res2a_branch2a/kernel", "conv2_block1_1_conv/kernel", "conv5_block99_", "/moving_variance", "/bias",
+    ":0", "\"F16\"", "\"shape\":[", "18446744073709551615", "\"float16\"", "\"group1-shard1of1.bin\"",
 ];
 
 pub(super) const RESNET: Target = Target {

@@ -9,33 +9,9 @@ use clap::{Arg, ArgAction, Command};
 use vitpcm_train::{Preset, Settings, TrainConfig, VerifyConfig};
 
 const TOML_WORDS: &[&str] = &[
-    "[",
-    "]",
-    "[[",
-    "]]",
-    "=",
-    "\"\"\"",
-    "'''",
-    "#",
-    "\n",
-    "inf",
-    "nan",
-    "-1",
-    "1e400",
-    "0x",
-    "1979-05-27T07:32:00Z",
-    "{",
-    "}",
-    "true",
-    "[schedule]",
-    "[views]",
-    "[loss]",
-    "[model]",
-    "[validation]",
-    "epochs = ",
-    "batch = ",
-    "seed = ",
-    "18446744073709551616",
+    "[", "]", "[[", "]]", "=", "\"\"\"", "'''", "#", "\n", "inf", "nan", "-1", "1e400", "0x",
+    "1979-05-27T07:32:00Z", "{", "}", "true", "[schedule]", "[views]", "[loss]", "[model]", "[validation]",
+    "epochs = ", "batch = ", "seed = ", "18446744073709551616",
 ];
 
 pub(super) const TRAIN_CONFIG: Target = Target {

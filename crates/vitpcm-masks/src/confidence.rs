@@ -7,7 +7,7 @@ impl ScoreMap {
     /// From 0 (ties everywhere) to 1.
     ///
     /// It only measures the map: a network that is confidently wrong scores high.
-    pub fn sureness(&self) -> f32 {
+    pub fn confidence(&self) -> f32 {
         let num_cells = self.width() * self.height();
         let (mut best, mut second, mut label) =
             (self.plane(0).to_vec(), vec![0.0f32; num_cells], vec![0; num_cells]);
@@ -40,14 +40,14 @@ mod tests {
         // Cells: background by 0.8, class 1 by 0.2 over background, class 2 by 0.4 over class 1.
         let scores = vec![0.9, 0.4, 0.1, 0.1, 0.6, 0.25, 0.0, 0.0, 0.65];
         let map = ScoreMap::new(3, 3, 1, scores).unwrap();
-        assert!((map.sureness() - 0.3).abs() < 1e-6, "{}", map.sureness());
+        assert!((map.confidence() - 0.3).abs() < 1e-6, "{}", map.confidence());
     }
 
     #[test]
     fn a_map_of_background_is_as_sure_as_its_background() {
         let map = ScoreMap::new(2, 2, 1, vec![0.9, 0.7, 0.1, 0.3]).unwrap();
-        assert!((map.sureness() - 0.6).abs() < 1e-6, "{}", map.sureness());
-        assert_eq!(ScoreMap::new(1, 1, 1, vec![1.0]).unwrap().sureness(), 1.0);
-        assert_eq!(ScoreMap::new(2, 1, 1, vec![0.0, 0.0]).unwrap().sureness(), 0.0);
+        assert!((map.confidence() - 0.6).abs() < 1e-6, "{}", map.confidence());
+        assert_eq!(ScoreMap::new(1, 1, 1, vec![1.0]).unwrap().confidence(), 1.0);
+        assert_eq!(ScoreMap::new(2, 1, 1, vec![0.0, 0.0]).unwrap().confidence(), 0.0);
     }
 }
