@@ -318,8 +318,7 @@ fn say_plan(dataset: &Dataset, plan: &Plan, stages: &[Stage], session: &Session)
 fn say_new_plan(plan: &Plan, rest: &[Stage], session: &Session) {
     let Some(later) = &plan.after_heads else { return };
     let way = match &later[..] {
-        [] => "a linear head makes all masks; with more --minutes, further rounds learn from it".to_owned(),
-        [epochs] => format!("{} from the masks of a linear head", counted(*epochs, "epoch", "epochs")),
+        [] => "a linear head makes all masks; with more --minutes, two rounds learn from it".to_owned(),
         [epochs, ..] => {
             let epochs = counted(*epochs, "epoch", "epochs");
             format!("{} times {epochs} from the masks of a linear head", later.len())
@@ -357,7 +356,7 @@ fn new_plan(args: &Args, dataset: &Dataset, session: &Session) -> anyhow::Result
     let plan = Plan::new(&situation);
     if plan.seconds > 1.1 * 60.0 * minutes {
         session.messages.note(format!(
-            "{minutes} minutes are too few for {} on this machine; the quickest way takes about {}",
+            "--minutes {minutes} is too short for {} on this machine; the quickest way takes about {}",
             images(situation.num_images),
             duration(plan.seconds)
         ));

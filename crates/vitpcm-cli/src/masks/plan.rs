@@ -127,8 +127,9 @@ pub(crate) struct Plan {
     pub(crate) final_size: usize,
     /// Epochs of each round. The first learns from the tags, the others from tags and the masks of the round before.
     pub(crate) rounds: Vec<usize>,
-    /// Epochs of the later rounds if linear heads replace the first round's masks, where they differ: full ones, since what
-    /// short ones on small images miss is small. Without time for any, the heads' masks are the last.
+    /// Epochs of the later rounds if linear heads replace the first round's masks, where they differ: two full ones, since
+    /// what short ones on small images miss is small, and a single one does no better than the heads. Without time for
+    /// two, a head makes all masks.
     pub(crate) after_heads: Option<Vec<usize>>,
     /// Images that linear heads are fitted to where the first round's masks look wrong.
     pub(crate) images_for_heads: usize,
@@ -191,9 +192,8 @@ fn after_heads(situation: &Situation, costs: &Costs, rounds: &[usize]) -> Option
     };
     let [least, most] =
         [Way::FULL.least_epochs(situation.num_images), Way::FULL.most_epochs(situation.num_images)];
-    let later = |num_rounds| (least..=most).rev().map(move |first| rounds_of(first, num_rounds).split_off(1));
-    let in_time = |rounds: &Vec<usize>| full.later_seconds(rounds) <= left;
-    Some(later(3).chain(later(2)).find(in_time).unwrap_or_default())
+    let mut later = (least..=most).rev().map(|first| rounds_of(first, 3).split_off(1));
+    Some(later.find(|rounds| full.later_seconds(rounds) <= left).unwrap_or_default())
 }
 
 /// Epochs of each round: half of the first's for the others. Of two at least, since all blocks are frozen in the first.
