@@ -245,8 +245,8 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     copy_whole(&folders.final_model(&progress.plan, masks_by), &model)?;
     let judged = judged(&args.out, dataset.classes())?;
     summary(&progress, &stages, judged.trust.as_ref())?;
-    let one_round = "one round, so there are no other masks to compare with: look at the masks before you use them, the least sure \
-                     first; with more --minutes there are two\n";
+    let one_round = "there are no masks of another round to compare with: look at the masks before you use them, the least \
+                     certain first; with more --minutes there are\n";
     let mut text = judged.trust.map_or(one_round.to_owned(), |trust| trust.table());
     judged.faults.iter().for_each(|sentence| text += &format!("{sentence}\n"));
     let taken = duration(progress.done.iter().sum());

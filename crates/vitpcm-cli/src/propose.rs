@@ -66,7 +66,8 @@ pub(crate) struct Args {
     /// Masks of its images from a first round, as `segment --out` writes them
     #[arg(long, value_name = "DIR")]
     masks: PathBuf,
-    /// Empty folder for the chosen masks, for `train --pseudo-masks`
+    /// Empty folder for the chosen masks, for `train --pseudo-masks`, and for the model of a chosen head, for
+    /// `segment --model`
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Number of images to fit and judge heads on and to make masks for; about 1 MB of memory each
@@ -181,8 +182,14 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     });
     written?;
     output::write_file(&args.out.join(CLASS_LIST), class_list(dataset.classes()).as_bytes())?;
-    if let Some((contest, head)) = best {
-        contest.model(head, dataset.classes())?.save(args.out.join(MODEL_FILE), Storage::F32)?;
+    let model = args.out.join(MODEL_FILE);
+    match best {
+        Some((contest, head)) => contest.model(head, dataset.classes())?.save(model, Storage::F32)?,
+        // One of an earlier run is not the model of these masks.
+        None if model.is_file() => {
+            std::fs::remove_file(&model).with_context(|| format!("{}: removing it", model.display()))?;
+        }
+        None => {}
     }
 
     let chosen = best.map_or_else(|| GIVEN.to_owned(), |(_, head)| head.origin.to_string());

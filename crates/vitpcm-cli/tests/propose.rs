@@ -65,4 +65,17 @@ fn good_masks_are_kept_and_empty_ones_replaced() {
         read_label_png(&folder.join("replaced").join(name)).unwrap().labels().iter().all(|&label| label == 0)
     };
     assert!(!names.iter().all(is_empty));
+
+    // The head is a model, too: it makes the same masks of the same images.
+    let mut segment = Command::new(env!("CARGO_BIN_EXE_vitpcm"));
+    segment.current_dir(folder).args(["segment", "data/images", "--tags-file=data", "--model=replaced"]);
+    let output = segment.args(["--out=by-model", "--no-report", "--device=cpu"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let same = |name: &String| {
+        let [head, model] =
+            ["replaced", "by-model"].map(|place| read_label_png(&folder.join(place).join(name)).unwrap());
+        head.labels().iter().zip(model.labels()).filter(|(a, b)| a == b).count()
+    };
+    let num_same: usize = names.iter().map(same).sum();
+    assert!(num_same > names.len() * 64 * 64 * 95 / 100, "{num_same}");
 }
