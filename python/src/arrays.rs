@@ -4,9 +4,13 @@
 use image::RgbImage;
 use numpy::ndarray::{Array2, Array3};
 use numpy::{IntoPyArray, PyArray2, PyArray3, PyArrayDyn, PyReadonlyArrayDyn, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyFileNotFoundError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use vitpcm_masks::{LabelMap, ScoreMap};
+use std::path::{Path, PathBuf};
+use vitpcm_data::{ImageLimits, read_image};
+use vitpcm_masks::{LabelMap, Picture, ScoreMap};
+
+use crate::Error;
 
 fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     value.py().import("numpy")?.call_method1("asarray", (value,))
@@ -18,9 +22,17 @@ fn described(array: &Bound<'_, PyAny>) -> String {
     format!("{} of shape {}", part("dtype"), part("shape"))
 }
 
-/// An image of shape (height, width, 3), uint8.
+/// An image: a file's path, a PIL image of any mode, or an array of shape (height, width, 3), uint8.
 pub(crate) fn rgb_image(value: &Bound<'_, PyAny>) -> PyResult<RgbImage> {
-    let array = as_array(value)?;
+    if let Ok(path) = value.extract::<PathBuf>() {
+        return image_file(value.py(), &path);
+    }
+    // PIL's are told by how they become RGB; others are taken as arrays.
+    let is_pil = value.hasattr("convert")? && value.hasattr("mode")?;
+    let array = match is_pil {
+        true => as_array(&value.call_method1("convert", ("RGB",))?)?,
+        false => as_array(value)?,
+    };
     let wrong = || {
         format!("image: expected uint8 of shape (height, width, 3) in RGB order, found {}", described(&array))
     };
@@ -33,6 +45,15 @@ pub(crate) fn rgb_image(value: &Bound<'_, PyAny>) -> PyResult<RgbImage> {
     };
     let image = RgbImage::from_raw(width, height, values(&pixels)).filter(|_| width > 0 && height > 0);
     image.ok_or_else(|| PyValueError::new_err(wrong()))
+}
+
+/// The file's pixels, read as the command reads them.
+fn image_file(py: Python<'_>, path: &Path) -> PyResult<RgbImage> {
+    if !path.exists() {
+        return Err(PyFileNotFoundError::new_err(format!("{}: there is no such file", path.display())));
+    }
+    let pixels = py.detach(|| read_image(path, &ImageLimits::default()));
+    pixels.map_err(|error| Error::new_err(error.to_string()))
 }
 
 /// A score map of shape (classes, rows, columns), of floats.
@@ -84,6 +105,12 @@ fn values<T: numpy::Element + Copy>(array: &PyReadonlyArrayDyn<'_, T>) -> Vec<T>
         Ok(values) if array.is_c_contiguous() => values.to_vec(),
         _ => array.as_array().iter().copied().collect(),
     }
+}
+
+/// A picture as an array of shape (height, width, 3).
+pub(crate) fn picture_array<'py>(py: Python<'py>, picture: Picture) -> Bound<'py, PyArray3<u8>> {
+    let array = Array3::from_shape_vec((picture.height, picture.width, 3), picture.rgb);
+    array.expect("a picture has as many values as its size says").into_pyarray(py)
 }
 
 /// A mask as an array of shape (height, width).

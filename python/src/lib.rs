@@ -4,6 +4,7 @@
 mod arrays;
 mod crf;
 mod evaluation;
+mod notebook;
 mod segmenter;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};

@@ -2,7 +2,7 @@
 
 use crate::arrays;
 use crate::crf::Crf;
-use crate::raised;
+use crate::{Error, notebook, raised};
 use image::RgbImage;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArray3};
 use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
@@ -13,7 +13,7 @@ use vitpcm::{
     CrfParams, Device, DeviceName, Model, RawScores, Refinement, SegmenterOptions, TagMode, UnsureBackground,
     embedded_model, suitable_precision,
 };
-use vitpcm_masks::Classes;
+use vitpcm_masks::{Classes, LabelMap, Picture, overlay, write_label_png};
 
 /// The tags that an image is known to have.
 #[derive(FromPyObject)]
@@ -87,13 +87,13 @@ impl Mode {
 /// A model, ready to segment images.
 ///
 /// Segmenter() is the model that comes with the package, which knows the 20 classes of PASCAL VOC; Segmenter(path) one that
-/// `vitpcm train` wrote. device: "cpu", "cuda", "cuda:N" [default: the best that this build and machine have].
+/// `vitpcm train` or `vitpcm masks` wrote, or their folder. device: "cpu", "cuda", "cuda:N" [default: the best that this build and machine have].
 ///
 /// >>> import numpy as np, vitpcm
 /// >>> segmenter = vitpcm.Segmenter()
 /// >>> segmenter.classes[:3]
 /// ['background', 'aeroplane', 'bicycle']
-/// >>> image = np.zeros((60, 80, 3), np.uint8)           # numpy.asarray(PIL.Image.open("dog.jpg").convert("RGB"))
+/// >>> image = np.zeros((60, 80, 3), np.uint8)           # or "dog.jpg", or PIL.Image.open("dog.jpg")
 /// >>> result = segmenter.segment(image, tags=["dog"], size=224)
 /// >>> result.mask.shape, result.mask.dtype, result.scores.shape, result.tags
 /// ((60, 80), dtype('uint8'), (21, 16, 16), ['dog'])
@@ -118,6 +118,7 @@ impl Segmenter {
         py.detach(|| {
             let device = name.open()?;
             let model = match &model {
+                Some(path) if path.is_dir() => Model::load(path.join("model.safetensors"), &device)?,
                 Some(path) => Model::load(path, &device)?,
                 None => embedded_model(&device)?,
             };
@@ -141,7 +142,7 @@ impl Segmenter {
 
     /// Segment an image.
     ///
-    /// image: uint8 of shape (height, width, 3), RGB, or anything numpy.asarray makes that of.
+    /// image: the path of a file, a PIL image, or uint8 of shape (height, width, 3), RGB, or what numpy.asarray makes that of.
     /// tags: what is in the image, as names or numbers; "predict": what the model finds, from the probability threshold on;
     /// None: every class competes in every pixel. size: side in pixels for the network [default: the model's own]. scales: scores
     /// are averaged over these multiples of the size. flip: and over the image and its mirror image. crf: True or a Crf:
@@ -259,6 +260,24 @@ impl Segmentation {
     }
 }
 
+impl Segmentation {
+    /// The mask as it is now: a caller may have changed the array.
+    fn label_map(&self, py: Python<'_>) -> PyResult<LabelMap> {
+        let mask = arrays::label_map("mask", self.mask.bind(py).as_any())?;
+        let (expected, found) = (self.raw.image_size, mask.size());
+        match found == expected {
+            true => Ok(mask),
+            false => Err(PyValueError::new_err(format!(
+                "mask: expected (width, height) {expected:?}, found {found:?}"
+            ))),
+        }
+    }
+
+    fn picture(&self, mask: &LabelMap, opacity: f32) -> Picture {
+        overlay(self.image.as_raw(), mask, opacity.clamp(0.0, 1.0))
+    }
+}
+
 #[pymethods]
 impl Segmentation {
     /// The classes that masks show, by their numbers.
@@ -288,6 +307,24 @@ impl Segmentation {
         let mode = Mode::new(tags, threshold, &self.class_list)?;
         let (image, raw, classes) = (self.image.clone(), self.raw.clone(), self.class_list.clone());
         Segmentation::new(py, image, raw, classes, &mode, &refinement(crf, fill_unsure))
+    }
+
+    /// The mask over its image: uint8 of shape (height, width, 3). opacity: of the classes' colours, 0 to 1.
+    #[pyo3(signature = (opacity = 0.5))]
+    fn overlay<'py>(&self, py: Python<'py>, opacity: f32) -> PyResult<Bound<'py, PyArray3<u8>>> {
+        let mask = self.label_map(py)?;
+        Ok(arrays::picture_array(py, py.detach(|| self.picture(&mask, opacity))))
+    }
+
+    /// Write the mask as `vitpcm segment` does: an 8-bit PNG of class numbers with VOC's colours.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let mask = self.label_map(py)?;
+        py.detach(|| write_label_png(&path, &mask)).map_err(|error| Error::new_err(error.to_string()))
+    }
+
+    fn _repr_html_(&self, py: Python<'_>) -> PyResult<String> {
+        let mask = self.label_map(py)?;
+        Ok(py.detach(|| notebook::html(self.picture(&mask, 0.5), &mask, self.class_list.names())))
     }
 
     fn __repr__(&self) -> String {

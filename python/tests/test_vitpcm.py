@@ -1,7 +1,10 @@
 """The package as a user calls it. The command's own masks are compared where VITPCM names the built program."""
 
+import base64
 import doctest
+import io
 import os
+import re
 import subprocess
 import threading
 import time
@@ -75,6 +78,45 @@ def test_arrays_may_lie_in_any_order(segmenter):
     expected = segmenter.segment(image, ["dog"], size=SIZE).mask
     for other in (turned, backwards):
         np.testing.assert_array_equal(segmenter.segment(other, ["dog"], size=SIZE).mask, expected)
+
+
+def test_images_come_as_files_and_as_pil_images_too(segmenter, tmp_path):
+    pil = pytest.importorskip("PIL.Image")
+    image = pil.fromarray(picture())
+    expected = segmenter.segment(picture(), ["dog"], size=SIZE).mask
+    image.save(tmp_path / "a.png")
+    see_through = image.convert("RGBA")
+    for other in (tmp_path / "a.png", str(tmp_path / "a.png"), image, see_through):
+        np.testing.assert_array_equal(segmenter.segment(other, ["dog"], size=SIZE).mask, expected)
+    (tmp_path / "b.png").write_text("no image")
+    with pytest.raises(vitpcm.Error, match="b.png"):
+        segmenter.segment(tmp_path / "b.png")
+    with pytest.raises(FileNotFoundError, match="c.png"):
+        segmenter.segment(tmp_path / "c.png")
+
+
+def test_a_result_is_drawn_saved_and_shown_in_a_notebook(segmenter, tmp_path):
+    pil = pytest.importorskip("PIL.Image")
+    large = picture(700, 900)
+    result = segmenter.segment(large, ["dog"], size=SIZE)
+    result.mask[:50, :50] = 12  # so that there is something to see
+    drawn = result.overlay()
+    assert drawn.shape == large.shape and (drawn[:50, :50] != large[:50, :50]).any()
+    background = result.mask == 0
+    np.testing.assert_array_equal(drawn[background], large[background])
+    np.testing.assert_array_equal(result.overlay(0.0)[10, 10], large[10, 10])
+
+    result.save(tmp_path / "mask.png")
+    saved = pil.open(tmp_path / "mask.png")
+    assert saved.mode == "P" and saved.getpalette()[36:39] == [64, 0, 128]
+    np.testing.assert_array_equal(np.asarray(saved), result.mask)
+    with pytest.raises(vitpcm.Error, match="nowhere"):
+        result.save(tmp_path / "nowhere" / "mask.png")
+
+    shown = result._repr_html_()
+    assert " dog " in shown and "cat" not in shown
+    png = base64.b64decode(re.search("base64,([^\"]+)", shown)[1])
+    assert pil.open(io.BytesIO(png)).size == (640, 497)
 
 
 def test_refine_is_what_segment_does(segmenter):

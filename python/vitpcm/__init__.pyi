@@ -1,5 +1,5 @@
 from os import PathLike
-from typing import Any, Literal, Optional, Sequence, Union, final, overload
+from typing import Any, Literal, Optional, Protocol, Sequence, Union, final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,6 +10,11 @@ __version__: str
 
 _Tags = Union[Literal["predict"], Sequence[Union[str, int]], None]
 _Path = Union[str, "PathLike[str]"]
+
+class _PilImage(Protocol):
+    @property
+    def mode(self) -> str: ...
+    def convert(self, mode: str) -> Any: ...
 
 class Error(RuntimeError):
     """A file or computation that failed; the message names it."""
@@ -63,6 +68,11 @@ class Segmentation:
         fill_unsure: bool = False,
     ) -> Segmentation:
         """The same image with other tags or another CRF, from the same run of the network."""
+    def overlay(self, opacity: float = 0.5) -> NDArray[np.uint8]:
+        """The mask over its image: (height, width, 3)."""
+    def save(self, path: _Path) -> None:
+        """Write the mask as an 8-bit PNG of class numbers with VOC's colours."""
+    def _repr_html_(self) -> str: ...
 
 @final
 class Segmenter:
@@ -75,7 +85,7 @@ class Segmenter:
     def size(self) -> int: ...
     def segment(
         self,
-        image: ArrayLike,
+        image: Union[_Path, _PilImage, ArrayLike],
         tags: _Tags = "predict",
         *,
         threshold: float = 0.5,
@@ -85,7 +95,7 @@ class Segmenter:
         crf: Union[bool, Crf] = False,
         fill_unsure: bool = False,
     ) -> Segmentation:
-        """Segment an image: uint8 of shape (height, width, 3)."""
+        """Segment an image: a file's path, a PIL image, or uint8 of shape (height, width, 3)."""
 
 @overload
 def refine(
