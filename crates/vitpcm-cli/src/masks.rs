@@ -144,7 +144,8 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     let messages = &session.messages;
     embedded_model::check("`vitpcm train --weights FILE` instead: `masks` starts from it")?;
     if !args.folder.is_dir() {
-        let text = format!("{}: expected a folder of tagged images", args.folder.display());
+        let found = if args.folder.exists() { "it is a file" } else { "there is no such folder" };
+        let text = format!("{}: {found}; expected a folder of tagged images", args.folder.display());
         return Err(usage(anyhow!(text)));
     }
     let dataset = Dataset::open(&args.folder, &OpenOptions::default())?;

@@ -110,7 +110,7 @@ fn what_cannot_be_done_is_refused_before_any_work() {
     std::fs::create_dir(folder.path().join("untagged")).unwrap();
     std::fs::write(folder.path().join("untagged/tags.csv"), "image,tags\n").unwrap();
     for (arguments, part) in [
-        (&["masks", "nowhere", "--out=out"][..], "expected a folder"),
+        (&["masks", "nowhere", "--out=out"][..], "nowhere: there is no such folder; expected a folder"),
         (&["masks", "data", "--out=data/masks-of-it"], "choose one outside"),
         (&["masks", "data", "--out=out", "--resume"], "no job to resume"),
         (&["masks", "data", "--out=out", "--minutes=0"], "0.1"),
