@@ -360,9 +360,9 @@ mod tests {
 
     #[test]
     fn after_heads_small_images_give_way_to_full_ones() {
-        let hour = plan(300, 60.0, TWO_CORES_WITH_BF16);
-        assert_eq!(hour.later(MasksBy::Heads), (Way::FULL, &[11, 11][..]));
-        assert_eq!(hour.later(MasksBy::Network), (Way::SHORT, &[4, 4][..]));
+        let longer = plan(300, 90.0, TWO_CORES_WITH_BF16);
+        assert_eq!(longer.later(MasksBy::Heads), (Way::FULL, &[11, 11][..]));
+        assert_eq!(longer.later(MasksBy::Network), (Way::SHORT, &[4, 4][..]));
         let ten_minutes = plan(300, 10.0, TWO_CORES_WITH_BF16);
         assert_eq!(ten_minutes.after_heads, Some(Vec::new()), "no time: the heads' masks are kept");
         assert_eq!(plan(500, 4.0, GPU).after_heads, None, "they are full already");
