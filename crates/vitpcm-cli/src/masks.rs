@@ -246,9 +246,9 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     copy_whole(&folders.final_model(&progress.plan, masks_by), &model)?;
     let judged = judged(&args.out, dataset.classes())?;
     summary(&progress, &stages, judged.trust.as_ref())?;
-    let one_round = "there are no masks of another round to compare with: look at the masks before you use them, the least \
+    let nothing_to_compare = "there are no masks of another round to compare with: look at the masks before you use them, the least \
                      certain first; with more --minutes there are\n";
-    let mut text = judged.trust.map_or(one_round.to_owned(), |trust| trust.table());
+    let mut text = judged.trust.map_or(nothing_to_compare.to_owned(), |trust| trust.table());
     judged.faults.iter().for_each(|sentence| text += &format!("{sentence}\n"));
     let taken = duration(progress.done.iter().sum());
     let mask = |image: &TaggedImage| {

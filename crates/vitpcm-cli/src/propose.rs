@@ -293,7 +293,7 @@ impl Contest {
         let Origin::Head { source, rule, head } = &head.origin else {
             return Err(anyhow!("only a head is a model"));
         };
-        let from = self.features.iter().find(|from| from.source == *source).context("a head has features")?;
+        let from = of_source(&self.features, *source)?;
         let head = head.for_new_images();
         let mut model = head_model(&self.backbone, *source, &from.projection, &head, classes.names())?;
         model.info.provenance.insert("head".to_owned(), format!("{rule}, {source}"));
@@ -410,6 +410,11 @@ fn on_grid(mask: &LabelMap) -> anyhow::Result<LabelMap> {
     Ok(LabelMap::new(GRID_SIDE, GRID_SIDE, labels.collect())?)
 }
 
+/// The features that a head was fitted to.
+fn of_source(features: &[SourceFeatures], source: Source) -> anyhow::Result<&SourceFeatures> {
+    features.iter().find(|from| from.source == source).context("a head has features")
+}
+
 /// Probabilities of background and the image's tags, from a head's log-odds.
 fn head_scores(
     head: &Candidate,
@@ -420,8 +425,8 @@ fn head_scores(
     let Origin::Head { source, head, .. } = &head.origin else {
         return Err(anyhow!("only a head gives scores"));
     };
-    let features = features.iter().find(|from| from.source == *source).context("a head has features")?;
-    let log_odds = head.of_image(image, tagged).log_odds(features.patches.image(image));
+    let patches = of_source(features, *source)?.patches.image(image);
+    let log_odds = head.of_image(image, tagged).log_odds(patches);
     let num_cells = GRID_SIDE * GRID_SIDE;
     let tags = tagged.tags(image);
     let mut scores = vec![0.0f32; (tags.len() + 1) * num_cells];

@@ -8,8 +8,8 @@ const STEPS: usize = 200;
 const EPOCHS_OF_FEW_IMAGES: usize = 60;
 /// Images after which a first round gains nothing more; large folders are seen less often.
 const MOST_IMAGES_SEEN: usize = 128_000;
-/// Images that linear heads are fitted to: as many as this share of the time allows, within these bounds. Heads fitted to
-/// 100 leaves are no better than chance, those fitted to 300 are.
+/// Images that linear heads are fitted to: as many as this share of the time allows, within these bounds. The best
+/// head fitted to 100 leaf images scores too low to be chosen, the best fitted to 300 does not.
 const SHARE_FOR_HEADS: f64 = 0.15;
 const IMAGES_FOR_HEADS: [usize; 2] = [200, 600];
 /// Side in pixels at which a pass of the network is timed, and at which it makes masks to learn from.
@@ -127,9 +127,9 @@ pub(crate) struct Plan {
     pub(crate) final_size: usize,
     /// Epochs of each round. The first learns from the tags, the others from tags and the masks of the round before.
     pub(crate) rounds: Vec<usize>,
-    /// Epochs of the later rounds if linear heads replace the first round's masks, where they differ: two full ones, since
-    /// what short ones on small images miss is small, and a single one does no better than the heads. Without time for
-    /// two, a head makes all masks.
+    /// Epochs of the later rounds if linear heads replace the first round's masks, where they differ: two full rounds, since
+    /// short ones on small images lose small objects again, and a single full one does no better than the head. Empty
+    /// where there is no time for two: a head makes all masks.
     pub(crate) after_heads: Option<Vec<usize>>,
     /// Images that linear heads are fitted to where the first round's masks look wrong.
     pub(crate) images_for_heads: usize,
@@ -185,11 +185,7 @@ fn after_heads(situation: &Situation, costs: &Costs, rounds: &[usize]) -> Option
         return None;
     }
     let left = 60.0 * situation.minutes - costs.until_chosen(first);
-    let full = Costs {
-        final_size: costs.final_size,
-        final_masks: costs.final_masks,
-        ..Costs::new(situation, Way::FULL)
-    };
+    let full = Costs { final_masks: costs.final_masks, ..Costs::new(situation, Way::FULL) };
     let [least, most] =
         [Way::FULL.least_epochs(situation.num_images), Way::FULL.most_epochs(situation.num_images)];
     let mut later = (least..=most).rev().map(|first| rounds_of(first, 3).split_off(1));
