@@ -19,8 +19,9 @@ use crate::tagged_images::draw;
 pub const GRID_SIDE: usize = 32;
 /// Features per patch after projection.
 pub const PROJECTED_WIDTH: usize = 128;
-/// Images that the projection is fitted to.
-const PROJECTION_IMAGES: usize = 192;
+/// Images that the projection is fitted to; the features of all their patches are in memory together, 3 MB an image
+/// and block.
+const PROJECTION_IMAGES: usize = 64;
 /// Blocks that features are taken from, evenly spaced up to the last one.
 const NUM_BLOCKS: usize = 4;
 
