@@ -17,6 +17,7 @@ mod evaluate;
 mod export;
 mod file_guard;
 mod folder_record;
+pub mod head_contest;
 pub mod image_inputs;
 mod initial_weights;
 pub mod interrupt;

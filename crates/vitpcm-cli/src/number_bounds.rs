@@ -66,7 +66,7 @@ pub(crate) fn pixel_error(text: &str) -> Parsed<f64> {
 }
 
 /// Number of images sampled from a data set.
-pub(crate) fn sample_size(text: &str) -> Parsed<usize> {
+pub fn sample_size(text: &str) -> Parsed<usize> {
     whole(text, 10..=100_000)
 }
 

@@ -7,6 +7,7 @@ mod average;
 mod cam;
 mod foreground;
 mod foreground_scores;
+mod heads;
 mod join;
 mod joined_masks;
 mod random;
@@ -46,6 +47,8 @@ enum Command {
     Average(average::Args),
     /// Write an untrained model, to measure time and memory
     Random(random::Args),
+    /// Compare the candidates of `vitpcm propose` with true masks
+    Heads(heads::Args),
     /// Write score maps as the dictionaries that PSA and IRN read
     Scores(scores::Args),
 }
@@ -66,6 +69,7 @@ fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcom
         Command::Join(args) => join::join(&args, &session),
         Command::Average(args) => average::average(&args, &session),
         Command::Random(args) => random::random(&args, &session),
+        Command::Heads(args) => heads::heads(&args, &session),
         Command::Scores(args) => scores::scores(&args, &session),
     }
 }

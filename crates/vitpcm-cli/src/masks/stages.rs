@@ -2,10 +2,10 @@
 
 use super::plan::{MasksBy, Plan, Way};
 use crate::folder_record::FolderRecord;
+use crate::head_contest::GIVEN;
 use crate::mask_formats::Format;
 use crate::model_path::MODEL_FILE;
 use crate::outcome::Outcome;
-use crate::propose::GIVEN;
 use crate::session::Session;
 use serde::Deserialize;
 use std::ffi::OsString;
