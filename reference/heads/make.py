@@ -94,19 +94,30 @@ def share_rule(count):
     for _ in range(3):
         last = scores.topk(count, 1).values[:, -1:]
         chosen = ((scores >= last) & (y > 0.5)).double()
-        normed = lambda x: x / x.sum((0, 1)).clamp(min=1)
-        weights = normed(chosen) + 0.5 * normed(1 - y) + 0.5 * normed(y - chosen)
-        scores = ridge(chosen, weights * IMAGES * PATCHES)
+        scores = ridge(chosen, balanced(chosen, y))
     return scores * 2
+
+
+def balanced(chosen, y):
+    """Weights of a regression in which chosen patches count as much as all others."""
+    normed = lambda x: x / x.sum((0, 1)).clamp(min=1)
+    return (normed(chosen) + 0.5 * normed(1 - y) + 0.5 * normed(y - chosen)) * IMAGES * PATCHES
 
 
 scores = share_rule(7)
 out["share.scores"] = scores.transpose(1, 2).float().contiguous()  # [images, classes, patches]
 
-# The judge, on the masks of the share rule.
+# The masks of the share rule.
 best, label = scores.masked_fill(Y[:, None] < 0.5, -1e4).max(2)
 masks = torch.where(best > 0.3, label + 1, 0)
 out["judge.masks"] = masks.to(torch.uint8)
+
+# A regression on these masks.
+of_masks = F.one_hot(masks, CLASSES + 1)[:, :, 1:].double()
+scores = 2 * ridge(of_masks, balanced(of_masks, Y[:, None].expand(IMAGES, PATCHES, CLASSES)))
+out["masks.scores"] = scores.transpose(1, 2).float().contiguous()
+
+# The judge, on them.
 flat = Z.reshape(-1, WIDTH)
 precision = torch.linalg.inv((flat - flat.mean(0)).T @ (flat - flat.mean(0)) / len(flat) + 0.05 * torch.eye(WIDTH))
 judged = torch.zeros(CLASSES, 4)

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use vitpcm_data::{ImageLimits, TaggedImage, read_image, read_image_header};
 use vitpcm_heads::{
     Candidate, Choice, ChoiceConfig, DescentConfig, FeatureExtractor, GRID_SIDE, RULES, Source,
-    SourceFeatures, TaggedImages, Tiles, rank,
+    SourceFeatures, TaggedImages, Tiles, agreement, rank,
 };
 use vitpcm_masks::{IGNORE, LabelMap, mask_files, read_label_png_within};
 use vitpcm_nets::{BackboneConfig, Precision, PretrainedBackbone, Vit};
@@ -51,6 +51,10 @@ impl Contest {
         for from in &features {
             heads.extend(choice.fit_heads(from.source, &from.patches, &RULES, &descent)?);
             bar.inc(1);
+        }
+        let agreed = agreement(&heads, tagged)?;
+        for from in &features {
+            heads.push(choice.fit_agreed(from.source, &from.patches, &agreed)?);
         }
         bar.finish_and_clear();
         Ok(Contest { backbone, features, given, heads: rank(heads) })

@@ -240,13 +240,13 @@ impl Contest {
 
     /// A head as a model, for all images.
     fn model(&self, head: &Candidate, classes: &Classes) -> anyhow::Result<Model> {
-        let Origin::Head { source, rule, head } = &head.origin else {
+        let Origin::Head { source, fitted_to, head } = &head.origin else {
             return Err(anyhow!("only a head is a model"));
         };
         let from = of_source(&self.features, *source)?;
         let head = head.for_new_images();
         let mut model = head_model(&self.backbone, *source, &from.projection, &head, classes.names())?;
-        model.info.provenance.insert("head".to_owned(), format!("{rule}, {source}"));
+        model.info.provenance.insert("head".to_owned(), format!("{fitted_to}, {source}"));
         Ok(model)
     }
 

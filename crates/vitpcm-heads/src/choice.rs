@@ -1,4 +1,5 @@
-//! Model selection without true masks: every candidate is scored by judges on several sources, and all are ranked.
+//! Model selection without true masks: every candidate is scored by judges on several sources, and all are ranked. What
+//! the best of them agree on is one more candidate.
 //!
 //! A good mask is recognised by every judge on held-out images, both against images without the tag and against the
 //! rest of the tagged images. Larger masks are preferred among equally recognisable ones, because the core of an object
@@ -6,6 +7,7 @@
 
 use std::fmt;
 
+use rayon::prelude::*;
 use vitpcm_masks::LabelMap;
 
 use crate::descent::DescentConfig;
@@ -32,6 +34,9 @@ pub const RULES: [Rule; 11] = [
     Rule::Share { share: 0.2 },
 ];
 
+/// Candidates that vote on a class: those with the best scores for it.
+const VOTERS: usize = 5;
+
 /// The score of a class is areaᵖ · (2a − 1)ʳ · (1 − empty), where `a` is the smallest AUC over all judges. The score of
 /// a candidate is the mean over classes. The defaults were chosen by regret and rank correlation on four data sets with
 /// known masks (leaf disease, steel, satellite, blood cells).
@@ -51,6 +56,24 @@ impl Default for ChoiceConfig {
     }
 }
 
+/// What a linear head was fitted to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum FittedTo {
+    /// Tags.
+    Tags(Rule),
+    /// The masks on which the best heads of each class agree.
+    Agreement,
+}
+
+impl fmt::Display for FittedTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FittedTo::Tags(rule) => rule.fmt(f),
+            FittedTo::Agreement => write!(f, "agreement of {VOTERS} heads"),
+        }
+    }
+}
+
 /// Where a candidate's masks come from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Origin {
@@ -58,8 +81,8 @@ pub enum Origin {
     Head {
         /// The features it works on.
         source: Source,
-        /// How it was fitted.
-        rule: Rule,
+        /// What it was fitted to.
+        fitted_to: FittedTo,
         /// The head itself.
         head: FittedHead,
     },
@@ -70,7 +93,7 @@ pub enum Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Head { source, rule, .. } => write!(f, "{rule}, {source}"),
+            Origin::Head { source, fitted_to, .. } => write!(f, "{fitted_to}, {source}"),
             Origin::Foreign(name) => f.write_str(name),
         }
     }
@@ -136,10 +159,31 @@ impl<'a> Choice<'a> {
     ) -> Result<Vec<Candidate>> {
         let heads = FittedHead::fit(rules, features, self.images, config)?;
         let candidate = |(head, &rule): (FittedHead, &Rule)| {
-            let masks = head.masks(features, self.images)?;
-            self.judged(Origin::Head { source, rule, head }, masks)
+            self.judged_head(source, FittedTo::Tags(rule), head, features)
         };
         heads.into_iter().zip(rules).map(candidate).collect()
+    }
+
+    /// Fits a head to the [`agreement`] of other candidates on the features of a source, and scores its masks.
+    pub fn fit_agreed(
+        &self,
+        source: Source,
+        features: &PatchFeatures,
+        agreed: &[LabelMap],
+    ) -> Result<Candidate> {
+        let head = FittedHead::fit_masks(agreed, features, self.images)?;
+        self.judged_head(source, FittedTo::Agreement, head, features)
+    }
+
+    fn judged_head(
+        &self,
+        source: Source,
+        fitted_to: FittedTo,
+        head: FittedHead,
+        features: &PatchFeatures,
+    ) -> Result<Candidate> {
+        let masks = head.masks(features, self.images)?;
+        self.judged(Origin::Head { source, fitted_to, head }, masks)
     }
 
     /// Scores masks made elsewhere: one label map per image, on the grid of patches.
@@ -175,6 +219,37 @@ impl ChoiceConfig {
     }
 }
 
+/// The masks on which most of the candidates agree that have the best scores for a class, class by class: which rule and
+/// block finds a class differs from class to class.
+pub fn agreement(candidates: &[Candidate], images: &TaggedImages) -> Result<Vec<LabelMap>> {
+    let Some(first) = candidates.first() else {
+        return Err(HeadsError::BadRequest("there are no candidates to agree".to_owned()));
+    };
+    let voters = |class: usize| {
+        let mut ranked: Vec<&Candidate> = candidates.iter().collect();
+        ranked.sort_by(|a, b| b.classes[class].score.total_cmp(&a.classes[class].score));
+        ranked.truncate(VOTERS);
+        ranked
+    };
+    let voters: Vec<Vec<&Candidate>> = (0..images.num_classes()).map(voters).collect();
+    let mask = |image: usize| {
+        let (width, height) = first.masks[image].size();
+        let mut labels = vec![0; width * height];
+        let mut most = vec![candidates.len().min(VOTERS) / 2; width * height];
+        for (class, voters) in voters.iter().enumerate().filter(|(class, _)| images.has(image, *class)) {
+            let class = class as u8 + 1;
+            for (patch, (label, most)) in labels.iter_mut().zip(&mut most).enumerate() {
+                let votes = voters.iter().filter(|voter| voter.masks[image].labels()[patch] == class).count();
+                if votes > *most {
+                    (*label, *most) = (class, votes);
+                }
+            }
+        }
+        Ok(LabelMap::new(width, height, labels)?)
+    };
+    (0..images.num_images()).into_par_iter().map(mask).collect()
+}
+
 /// Sorts candidates by score, best first; ties keep their order.
 pub fn rank(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
     candidates.sort_by(|a, b| b.score.total_cmp(&a.score));
@@ -197,6 +272,37 @@ mod tests {
         assert_eq!(class.auc, 0.75);
         // 0.1^0.2 · 0.5⁴ · 0.75
         assert!((class.score - 0.029576).abs() < 1e-5, "{class:?}");
+    }
+
+    #[test]
+    fn most_of_the_voters_with_the_best_scores_for_a_class_decide() {
+        let candidate = |scores: [f32; 2], labels: [u8; 4]| {
+            let class = |score| ClassScore { score, auc: 1.0, area: 0.5, empty: 0.0 };
+            let masks = vec![LabelMap::new(2, 2, labels.to_vec()).unwrap()];
+            Candidate {
+                origin: Origin::Foreign(String::new()),
+                masks,
+                score: 0.0,
+                classes: scores.map(class).to_vec(),
+            }
+        };
+        // The last two have no vote on the first class, the first two none on the second.
+        let candidates = [
+            candidate([0.9, 0.1], [1, 1, 1, 2]),
+            candidate([0.9, 0.1], [1, 1, 0, 2]),
+            candidate([0.8, 0.8], [1, 0, 1, 2]),
+            candidate([0.8, 0.8], [0, 0, 2, 2]),
+            candidate([0.7, 0.7], [0, 1, 2, 0]),
+            candidate([0.1, 0.9], [2, 2, 2, 0]),
+            candidate([0.1, 0.9], [2, 2, 2, 0]),
+        ];
+        let agreed = |tags| {
+            let images = TaggedImages::new(2, Vec::from(tags), 0).unwrap();
+            agreement(&candidates, &images).unwrap().remove(0).into_labels()
+        };
+        assert_eq!(agreed([true, true]), [1, 1, 2, 0]);
+        assert_eq!(agreed([true, false]), [1, 1, 0, 0], "an absent class has no votes");
+        assert!(agreement(&[], &TaggedImages::new(1, vec![true], 0).unwrap()).is_err());
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::patch_features::{PatchFeatures, widen};
 use crate::pooled_loss::PooledLoss;
 use crate::product::Matrix;
 use crate::projection::Projection;
-use crate::ridge::fit_share;
+use crate::ridge::{fit_masks, fit_share};
 use crate::tagged_images::TaggedImages;
 
 /// How a head learns from tags. `share` is the fraction of an image's patches that a tag refers to, at least one patch.
@@ -160,6 +160,16 @@ impl FittedHead {
             Rule::Softmax { .. } | Rule::Sigmoid { .. } => descended.by_ref().take(1).collect(),
         };
         Ok(rules.iter().map(by_fold).map(|by_fold| Self { by_fold }).collect())
+    }
+
+    /// Fits a head to masks of images, one label map per image on the grid of patches.
+    pub fn fit_masks(masks: &[LabelMap], features: &PatchFeatures, images: &TaggedImages) -> Result<Self> {
+        features.check_fits(images)?;
+        check_length("masks", masks.len(), images.num_images())?;
+        for mask in masks {
+            check_length("patches of a mask", mask.labels().len(), features.num_patches())?;
+        }
+        Ok(Self { by_fold: fit_masks(masks, features, images) })
     }
 
     /// The head for an image of the set it was fitted to.

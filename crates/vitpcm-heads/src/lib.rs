@@ -1,8 +1,8 @@
 //! Masks from tags by linear heads on frozen features, and the choice among them without true masks.
 //!
 //! The patch features of a frozen ViT are enough to locate objects, but the best block and the best multiple-instance
-//! rule differ by data set. This crate fits many cheap linear heads and picks the masks that a linear discriminant
-//! recognises best on held-out images. The pipeline is [`features`] → [`Projection`] → [`head`] → [`recognisability`] →
+//! rule differ by data set and class. This crate fits many cheap linear heads, further ones to what the best of them agree
+//! on, and picks the masks that a linear discriminant recognises best on held-out images. The pipeline is [`features`] → [`Projection`] → [`head`] → [`recognisability`] →
 //! [`choice`].
 //!
 //! It knows networks and label maps, but no files and no data sets. Everything after the network runs on the CPU and
@@ -12,7 +12,8 @@
 //! use candle_core::Device;
 //! use image::{Rgb, RgbImage};
 //! use vitpcm_heads::{
-//!     Choice, ChoiceConfig, DescentConfig, FeatureExtractor, HeadsError, Rule, Source, TaggedImages, Tiles, rank,
+//!     Choice, ChoiceConfig, DescentConfig, FeatureExtractor, HeadsError, Rule, Source, TaggedImages, Tiles, agreement,
+//!     rank,
 //! };
 //! use vitpcm_nets::{BackboneConfig, Initialisation, Normalisation, Variant, Vit};
 //!
@@ -43,10 +44,14 @@
 //! for from in &features {
 //!     candidates.extend(choice.fit_heads(from.source, &from.patches, &rules, &descent)?);
 //! }
+//! let agreed = agreement(&candidates, &images)?;
+//! for from in &features {
+//!     candidates.push(choice.fit_agreed(from.source, &from.patches, &agreed)?);
+//! }
 //!
 //! // Ranking, and the best masks: 0 is background, 1 the first class.
 //! let ranking = rank(candidates);
-//! assert_eq!(ranking.len(), 8);
+//! assert_eq!(ranking.len(), 12);
 //! let best = &ranking[0];
 //! assert_eq!(best.masks[0].size(), (32, 32));
 //! assert!(best.masks[1].labels().iter().all(|&label| label == 0), "an image without the tag");
@@ -75,7 +80,7 @@ mod ridge;
 mod tag_head_fit;
 mod tagged_images;
 
-pub use choice::{Candidate, Choice, ChoiceConfig, ClassScore, Origin, RULES, rank};
+pub use choice::{Candidate, Choice, ChoiceConfig, ClassScore, FittedTo, Origin, RULES, agreement, rank};
 pub use descent::DescentConfig;
 pub use error::{HeadsError, Result};
 pub use features::{FeatureExtractor, GRID_SIDE, PROJECTED_WIDTH, Source, SourceFeatures, Tiles};

@@ -45,6 +45,28 @@ impl Reference {
         let folds = self.bytes("folds").iter().map(|&fold| usize::from(fold)).collect();
         TaggedImages::with_folds(num_classes, tags, folds).unwrap()
     }
+
+    fn masks(&self) -> Vec<LabelMap> {
+        let grid = self.features().grid();
+        let labels = self.bytes("judge.masks");
+        let images = labels.chunks_exact(grid.num_cells());
+        images.map(|labels| LabelMap::new(grid.columns, grid.rows, labels.to_vec()).unwrap()).collect()
+    }
+}
+
+/// Each image's scores by the head that has not seen it.
+#[track_caller]
+fn assert_scores(head: &FittedHead, name: &str) {
+    let reference = Reference::load();
+    let (features, images) = (reference.features(), reference.images());
+    let expected = reference.floats(name);
+    let an_image = expected.len() / images.num_images();
+    for (image, expected) in expected.chunks_exact(an_image).enumerate() {
+        let log_odds = head.of_image(image, &images).log_odds(features.image(image));
+        // Labels are where the reference's scores are above 0.3.
+        let scores: Vec<f32> = log_odds.iter().map(|value| value + 0.3).collect();
+        assert_close(&scores, expected, 2e-4);
+    }
 }
 
 #[track_caller]
@@ -108,30 +130,27 @@ fn the_cross_fitted_ridge_and_its_masks_are_pytorchs() {
     let (features, images) = (reference.features(), reference.images());
     let rules = [Rule::Share { share: 0.2 }];
     let head = FittedHead::fit(&rules, &features, &images, &DescentConfig::default()).unwrap().remove(0);
-    let expected = reference.floats("share.scores");
-    let an_image = expected.len() / images.num_images();
-    for (image, expected) in expected.chunks_exact(an_image).enumerate() {
-        let log_odds = head.of_image(image, &images).log_odds(features.image(image));
-        // Labels are where the reference's scores are above 0.3.
-        let scores: Vec<f32> = log_odds.iter().map(|value| value + 0.3).collect();
-        assert_close(&scores, expected, 2e-4);
-    }
+    assert_scores(&head, "share.scores");
     let masks = head.masks(&features, &images).unwrap();
     let labels: Vec<u8> = masks.into_iter().flat_map(LabelMap::into_labels).collect();
     assert_eq!(labels, reference.bytes("judge.masks"));
 }
 
 #[test]
+fn the_ridge_on_masks_is_pytorchs() {
+    let reference = Reference::load();
+    let (features, images) = (reference.features(), reference.images());
+    let head = FittedHead::fit_masks(&reference.masks(), &features, &images).unwrap();
+    assert_scores(&head, "masks.scores");
+    let few = FittedHead::fit_masks(&reference.masks()[1..], &features, &images).unwrap_err().to_string();
+    assert_eq!(few, "masks: found 14, expected 15");
+}
+
+#[test]
 fn the_judge_counts_pairs_as_the_reference_does() {
     let reference = Reference::load();
     let (features, images) = (reference.features(), reference.images());
-    let grid = features.grid();
-    let labels = reference.bytes("judge.masks");
-    let masks: Vec<LabelMap> = labels
-        .chunks_exact(grid.num_cells())
-        .map(|labels| LabelMap::new(grid.columns, grid.rows, labels.to_vec()).unwrap())
-        .collect();
-    let classes = Judge::new(&features, &images).unwrap().of(&masks).unwrap();
+    let classes = Judge::new(&features, &images).unwrap().of(&reference.masks()).unwrap();
     for (class, expected) in classes.iter().zip(reference.floats("judge.classes").chunks_exact(4)) {
         assert_close(&[class.against_others, class.against_rest, class.area, class.empty], expected, 2e-4);
     }

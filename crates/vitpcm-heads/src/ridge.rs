@@ -1,11 +1,13 @@
-//! Self-training with a fixed fraction of patches: ridge regression on patch labels alternates with relabelling the
-//! highest-scoring fraction of each tagged image. Cross-fitted: each fold is scored by the regression on the others.
+//! Ridge regression on patch labels. Self-training with a fixed fraction of patches alternates it with relabelling the
+//! highest-scoring fraction of each tagged image; masks give the labels at once. Cross-fitted: each fold is scored by the
+//! regression on the others.
 //!
-//! A patch's weight depends only on the class and on whether the patch is *chosen* (among the best of a tagged image),
+//! A patch's weight depends only on the class and on whether the patch is *chosen* (in the mask, or among the best of a tagged image),
 //! *left over* (elsewhere in a tagged image) or *without* (in an image without the tag). So Gram matrices of all patches
 //! are computed once, and only those of the chosen patches in each iteration.
 
 use rayon::prelude::*;
+use vitpcm_masks::LabelMap;
 
 use crate::cholesky::Cholesky;
 use crate::gram::{Gram, in_order, products};
@@ -46,23 +48,49 @@ pub(crate) fn fit_share(share: f32, features: &PatchFeatures, images: &TaggedIma
     let mut weights = regress(&sums.tagged, &sums, first);
     for _ in 0..NUM_ITERATIONS {
         let chosen = sums_of_best(share, &weights, features, images);
-        let num_patches = num_images * features.num_patches() as f64;
-        let balanced = |class: usize| {
-            let count = |sums: &[Vec<Gram>]| sums.iter().map(|fold| fold[class].count()).sum::<f64>();
-            let (num_chosen, num_tagged) = (count(&chosen), count(&sums.tagged));
-            PatchWeights {
-                chosen: num_patches / num_chosen.max(1.0),
-                left_over: 0.5 * num_patches / (num_tagged - num_chosen).max(1.0),
-                without: 0.5 * num_patches / (num_patches - num_tagged).max(1.0),
-            }
-        };
-        weights = regress(&chosen, &sums, balanced);
+        weights = regress_balanced(&chosen, &sums);
     }
+    heads_of(weights, features.width())
+}
+
+/// Fits one head per fold to masks, one per image on the grid of patches.
+pub(crate) fn fit_masks(
+    masks: &[LabelMap],
+    features: &PatchFeatures,
+    images: &TaggedImages,
+) -> Vec<LinearHead> {
+    let is_chosen = |image: usize, class: usize, patch: usize| {
+        usize::from(masks[image].labels()[patch]) == class + 1 && images.has(image, class)
+    };
+    let chosen = sums_of_chosen(features, images, |image| {
+        let patches =
+            |class| (0..features.num_patches()).filter(|&patch| is_chosen(image, class, patch)).collect();
+        (0..images.num_classes()).map(|class| (class, patches(class))).collect()
+    });
+    heads_of(regress_balanced(&chosen, &Sums::of(features, images)), features.width())
+}
+
+/// Weights `[folds, classes, width + 1]` as heads.
+fn heads_of(weights: Vec<Vec<Vec<f64>>>, width: usize) -> Vec<LinearHead> {
     weights
         .into_iter()
-        .map(|classes| LinearHead::new(features.width(), log_odds_weights(classes, features.width())))
+        .map(|classes| LinearHead::new(width, log_odds_weights(classes, width)))
         .map(|head| head.expect("a regression has whole rows of weights"))
         .collect()
+}
+
+/// A regression in which chosen patches weigh as much as all others, and of those the tagged images' as much as the rest.
+fn regress_balanced(chosen: &[Vec<Gram>], sums: &Sums) -> Vec<Vec<Vec<f64>>> {
+    let num_patches: f64 = sums.all.iter().map(Gram::count).sum();
+    regress(chosen, sums, |class| {
+        let count = |sums: &[Vec<Gram>]| sums.iter().map(|fold| fold[class].count()).sum::<f64>();
+        let (num_chosen, num_tagged) = (count(chosen), count(&sums.tagged));
+        PatchWeights {
+            chosen: num_patches / num_chosen.max(1.0),
+            left_over: 0.5 * num_patches / (num_tagged - num_chosen).max(1.0),
+            without: 0.5 * num_patches / (num_patches - num_tagged).max(1.0),
+        }
+    })
 }
 
 fn log_odds_weights(classes: Vec<Vec<f64>>, width: usize) -> Vec<f32> {
@@ -117,23 +145,38 @@ fn sums_of_best(
         .into_iter()
         .map(|weights| LinearHead::new(width, weights).expect("a regression has whole rows of weights"))
         .collect();
+    sums_of_chosen(features, images, |image| {
+        let scores = heads[images.fold(image)].log_odds(features.image(image));
+        let planes = scores.chunks_exact(num_patches).enumerate();
+        let best = planes.filter(|(class, _)| images.has(image, *class)).map(|(class, plane)| {
+            let last = nth_largest(plane, count, &mut Vec::new());
+            (class, (0..num_patches).filter(|&patch| plane[patch] >= last).collect())
+        });
+        best.collect()
+    })
+}
+
+/// Products of chosen patches, by fold and class; `chosen` names those of an image, class by class.
+fn sums_of_chosen(
+    features: &PatchFeatures,
+    images: &TaggedImages,
+    chosen: impl Fn(usize) -> Vec<(usize, Vec<usize>)> + Sync,
+) -> Vec<Vec<Gram>> {
+    let width = features.width();
     let mut sums = vec![vec![Gram::zero(width); images.num_classes()]; NUM_FOLDS];
     let every: Vec<usize> = (0..images.num_images()).collect();
     in_order(
         &every,
         |widened, &image| {
-            let scores = heads[images.fold(image)].log_odds(features.image(image));
-            let planes = scores.chunks_exact(num_patches).enumerate();
-            let best = planes.filter(|(class, _)| images.has(image, *class)).map(|(class, plane)| {
-                let last = nth_largest(plane, count, &mut Vec::new());
-                let chosen = (0..num_patches).filter(|&patch| plane[patch] >= last);
-                (class, products(chosen.map(|patch| features.patch(image, patch)), width, widened))
-            });
-            best.collect::<Vec<_>>()
+            let of_class = |(class, patches): (usize, Vec<usize>)| {
+                let patches = patches.into_iter().map(|patch| features.patch(image, patch));
+                (class, products(patches, width, widened))
+            };
+            chosen(image).into_iter().map(of_class).collect::<Vec<_>>()
         },
-        |&image, best| {
+        |&image, of_classes| {
             let fold = &mut sums[images.fold(image)];
-            best.iter().for_each(|(class, products)| fold[*class].add_products(products));
+            of_classes.iter().for_each(|(class, products)| fold[*class].add_products(products));
         },
     );
     sums

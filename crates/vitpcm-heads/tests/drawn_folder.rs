@@ -4,7 +4,8 @@
 
 use half::f16;
 use vitpcm_heads::{
-    Candidate, Choice, ChoiceConfig, DescentConfig, PatchFeatures, Rule, Source, TaggedImages, Tiles, rank,
+    Candidate, Choice, ChoiceConfig, DescentConfig, PatchFeatures, Rule, Source, TaggedImages, Tiles,
+    agreement, rank,
 };
 use vitpcm_masks::LabelMap;
 use vitpcm_nets::{Grid, Stream};
@@ -134,6 +135,19 @@ fn the_best_head_finds_the_thing() {
         .map(|candidate| (candidate.origin.to_string(), candidate.score, iou(&candidate.masks, &truth)))
         .collect();
     assert!(quality[0].2 > 0.7, "{quality:#?}");
+}
+
+#[test]
+fn what_the_best_heads_agree_on_finds_the_thing() {
+    let (features, images) = (features(), images());
+    let agreed = agreement(&heads(&vitpcm_heads::RULES), &images).unwrap();
+    let choice = choice(&features, &images);
+    let truth = masks(|kind| kind == Kind::Thing);
+    for (source, features) in &features {
+        let candidate = choice.fit_agreed(*source, features, &agreed).unwrap();
+        assert!(iou(&candidate.masks, &truth) > 0.7, "{}", candidate.origin);
+        assert!(candidate.origin.to_string().starts_with("agreement of 5 heads, block"));
+    }
 }
 
 #[test]
