@@ -233,9 +233,13 @@ impl fmt::Display for Coverage {
 }
 
 impl Contest {
-    /// The best head, if it is recognised well and beats the given masks by the margin.
+    /// The best head, if one fitted to tags is recognised well and beats the given masks by the margin. Heads fitted to
+    /// what others agree on are better than those, but recognised even more easily than true masks: they take no part in
+    /// the decision.
     fn winner(&self, margin: f32) -> Option<&Candidate> {
-        self.heads.first().filter(|head| head.score >= MIN_SCORE && head.score > margin * self.given.score)
+        let from_tags = self.heads.iter().find(|head| head.origin.is_fitted_to_tags())?;
+        let wins = from_tags.score >= MIN_SCORE && from_tags.score > margin * self.given.score;
+        self.heads.first().filter(|_| wins)
     }
 
     /// A head as a model, for all images.
