@@ -2,11 +2,11 @@
 //! ids are the class indices. The file is written as images arrive: objects first, the list of images last.
 
 use crate::format::{CocoShape, ExportOptions};
-use crate::parts::{Grouping, Parts};
+use crate::parts::{Grouping, grouped};
 use crate::polygons::polygon_parts;
 use serde::Serialize;
 use vitpcm_masks::coco_rle::Rle;
-use vitpcm_masks::{Classes, LabelMap};
+use vitpcm_masks::{Classes, Components, LabelMap};
 
 /// Name of the file, which `data` and CVAT recognise.
 pub(crate) const FILE: &str = "instances_default.json";
@@ -76,8 +76,8 @@ pub(crate) fn image(id: u64, (width, height): (usize, usize), file_name: &str) -
 
 /// The objects of one image.
 pub(crate) fn objects(map: &LabelMap, options: &ExportOptions) -> Vec<Object> {
-    let parts = Parts::of(map);
-    let grouping = parts.grouped(options.objects);
+    let parts = Components::of(map);
+    let grouping = grouped(&parts, options.objects);
     let runs = runs_of_objects(&parts, &grouping);
     let polygons = match options.coco_shape {
         CocoShape::RunLengths => Vec::new(),
@@ -112,12 +112,12 @@ struct Run {
 }
 
 /// The runs of each object.
-fn runs_of_objects(parts: &Parts, grouping: &Grouping) -> Vec<Vec<Run>> {
+fn runs_of_objects(parts: &Components, grouping: &Grouping) -> Vec<Vec<Run>> {
     let mut runs: Vec<Vec<Run>> = vec![Vec::new(); grouping.label_of_object.len()];
     let mut previous = None;
     let columns = (0..parts.width).flat_map(|x| (0..parts.height).map(move |y| y * parts.width + x));
     for (start, pixel) in (0..).zip(columns) {
-        let object = grouping.object_of_part[parts.part_of_pixel[pixel] as usize];
+        let object = grouping.object_of_part[parts.component_of_pixel[pixel] as usize];
         if let Some(object) = object {
             let runs = &mut runs[object as usize];
             match runs.last_mut() {

@@ -3,12 +3,12 @@
 
 use crate::ExportError;
 use crate::format::Objects;
-use crate::parts::Parts;
+use crate::parts::grouped;
 use crate::png_pixels;
 use std::collections::HashMap;
 use std::fmt::Write;
 use vitpcm_masks::palette::voc_colour;
-use vitpcm_masks::{BACKGROUND, Classes, IGNORE, LabelMap};
+use vitpcm_masks::{BACKGROUND, Classes, Components, IGNORE, LabelMap};
 
 pub(crate) const LABEL_MAP: &str = "labelmap.txt";
 pub(crate) const LIST: &str = "ImageSets/Segmentation/default.txt";
@@ -42,16 +42,16 @@ pub(crate) fn label_map(classes: &Classes) -> Result<String, ExportError> {
 /// Objects numbered from 1; 255 stays. With more than 254 components there are not enough numbers, and each class is
 /// one object.
 pub(crate) fn object_mask(map: &LabelMap, objects: Objects) -> LabelMap {
-    let parts = Parts::of(map);
-    let mut grouping = parts.grouped(objects);
+    let parts = Components::of(map);
+    let mut grouping = grouped(&parts, objects);
     if grouping.label_of_object.len() > 254 {
-        grouping = parts.grouped(Objects::Classes);
+        grouping = grouped(&parts, Objects::Classes);
     }
     let number = |&part: &u32| match grouping.object_of_part[part as usize] {
         Some(object) => object as u8 + 1,
         None => parts.labels[part as usize], // background or 255
     };
-    let numbers = parts.part_of_pixel.iter().map(number).collect();
+    let numbers = parts.component_of_pixel.iter().map(number).collect();
     LabelMap::new(map.width(), map.height(), numbers).expect("the size of the mask")
 }
 

@@ -3,10 +3,9 @@
 //! `vitpcm_masks::coco_rle`.
 
 use crate::outlines::Corner;
-use crate::parts::Parts;
 use crate::polygons::PolygonPart;
 use std::ops::Range;
-use vitpcm_masks::LabelMap;
+use vitpcm_masks::{Components, LabelMap};
 
 /// Visits the spans of pixels inside the rings, as row and column range, clipped to the image.
 pub(crate) fn for_each_span(
@@ -39,13 +38,13 @@ pub(crate) fn for_each_span(
 }
 
 /// How many pixels of its own component a polygon covers, and how many in total.
-pub(crate) fn num_common_pixels(parts: &Parts, polygon: &PolygonPart) -> (u64, u64) {
+pub(crate) fn num_common_pixels(parts: &Components, polygon: &PolygonPart) -> (u64, u64) {
     let real = |ring: &Vec<(i32, i32)>| ring.iter().map(|&(x, y)| (f64::from(x), f64::from(y))).collect();
     let rings: Vec<Vec<(f64, f64)>> = [&polygon.outer].into_iter().chain(&polygon.holes).map(real).collect();
     let (mut common, mut filled) = (0, 0);
     for_each_span((parts.width, parts.height), &rings, |y, columns| {
         filled += columns.len() as u64;
-        let row = &parts.part_of_pixel[y * parts.width..][..parts.width];
+        let row = &parts.component_of_pixel[y * parts.width..][..parts.width];
         common += row[columns].iter().filter(|&&part| part == polygon.part).count() as u64;
     });
     (common, filled)

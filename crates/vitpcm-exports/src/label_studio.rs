@@ -4,7 +4,7 @@
 
 use crate::filling::Canvas;
 use crate::format::ExportOptions;
-use crate::parts::Parts;
+use crate::parts::grouped;
 use quick_xml::XmlVersion;
 use quick_xml::events::Event;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::io::Read;
 use std::ops::Range;
 use vitpcm_masks::palette::voc_colour;
-use vitpcm_masks::{Classes, LabelMap};
+use vitpcm_masks::{Classes, Components, LabelMap};
 
 pub(crate) const TASKS_FILE: &str = "tasks.json";
 pub(crate) const INTERFACE_FILE: &str = "labels.xml";
@@ -80,10 +80,10 @@ type Run = Range<usize>;
 
 /// One task of the list.
 pub(crate) fn task(file_name: &str, map: &LabelMap, classes: &Classes, options: &ExportOptions) -> String {
-    let parts = Parts::of(map);
-    let grouping = parts.grouped(options.objects);
+    let parts = Components::of(map);
+    let grouping = grouped(&parts, options.objects);
     let mut runs: Vec<Vec<Run>> = vec![Vec::new(); grouping.label_of_object.len()];
-    for (at, &part) in parts.part_of_pixel.iter().enumerate() {
+    for (at, &part) in parts.component_of_pixel.iter().enumerate() {
         let Some(object) = grouping.object_of_part[part as usize] else { continue };
         let runs = &mut runs[object as usize];
         match runs.last_mut().filter(|run| run.end == at) {
@@ -102,7 +102,7 @@ pub(crate) fn task(file_name: &str, map: &LabelMap, classes: &Classes, options: 
         image_rotation: 0,
         value: Brush {
             format: "rle",
-            rle: packed(&runs, parts.part_of_pixel.len()),
+            rle: packed(&runs, parts.component_of_pixel.len()),
             brushlabels: [classes.names()[usize::from(label)].clone()],
         },
     };

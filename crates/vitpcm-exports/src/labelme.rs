@@ -3,13 +3,13 @@
 
 use crate::filling::Canvas;
 use crate::format::{ExportOptions, Objects};
-use crate::parts::Parts;
+use crate::parts::grouped;
 use crate::pixel_polygons::pixel_polygon_parts;
 use crate::png_pixels;
 use crate::polygons::PolygonPart;
 use base64::prelude::{BASE64_STANDARD, Engine};
 use serde::{Deserialize, Serialize};
-use vitpcm_masks::{Classes, IGNORE, LabelMap};
+use vitpcm_masks::{Classes, Components, IGNORE, LabelMap};
 
 /// The format version, which is Labelme's own.
 const VERSION: &str = "5.5.0";
@@ -42,8 +42,8 @@ struct Shape<'a> {
 
 /// The file of one image.
 pub(crate) fn file(file_name: &str, map: &LabelMap, classes: &Classes, options: &ExportOptions) -> String {
-    let parts = Parts::of(map);
-    let grouping = parts.grouped(options.objects);
+    let parts = Components::of(map);
+    let grouping = grouped(&parts, options.objects);
     let group_of_part = |part: u32| match options.objects {
         Objects::Parts => None,
         Objects::Classes => grouping.object_of_part[part as usize].map(|object| object + 1),

@@ -1,7 +1,7 @@
 //! Outlines along pixel edges: every connected component of a label map as closed rings over pixel corners, outer ring
 //! first, then its holes. Filling them gives back exactly the pixels.
 
-use crate::parts::Parts;
+use vitpcm_masks::Components;
 
 /// A pixel corner: `(x, y)` is the upper left corner of pixel `(x, y)`.
 pub(crate) type Corner = (i32, i32);
@@ -35,14 +35,17 @@ const LEFT_AHEAD: [Corner; 4] = [(0, -1), (0, 0), (-1, 0), (-1, -1)];
 
 /// All rings of all components that are `is_wanted`, in the order of the components' first pixels; a component's outer
 /// ring comes first.
-pub(crate) fn rings_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<Ring> {
+pub(crate) fn rings_of(parts: &Components, is_wanted: impl Fn(u32) -> bool) -> Vec<Ring> {
     let outlines = outlines_of(parts, is_wanted);
     outlines.into_iter().map(|(part, edges)| Ring { part, arcs: arcs_of(parts, &edges) }).collect()
 }
 
 /// The same rings as chains of the component's own outermost pixels, in the same order. Neighbours in a chain touch at
 /// least at a corner; in thin parts the chain goes there and back the same way.
-pub(crate) fn pixel_chains_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<(u32, Vec<Corner>)> {
+pub(crate) fn pixel_chains_of(
+    parts: &Components,
+    is_wanted: impl Fn(u32) -> bool,
+) -> Vec<(u32, Vec<Corner>)> {
     let chain = |edges: Vec<Edge>| {
         let mut pixels: Vec<Corner> =
             edges.iter().map(|&(at, direction)| offset(at, RIGHT_AHEAD[direction])).collect();
@@ -55,14 +58,14 @@ pub(crate) fn pixel_chains_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) ->
     outlines_of(parts, is_wanted).into_iter().map(|(part, edges)| (part, chain(edges))).collect()
 }
 
-fn outlines_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<(u32, Vec<Edge>)> {
+fn outlines_of(parts: &Components, is_wanted: impl Fn(u32) -> bool) -> Vec<(u32, Vec<Edge>)> {
     let mut outlines = Vec::new();
     // Every outline passes some pixel's upper edge from left to right, where it is found.
-    let mut is_seen = vec![false; parts.part_of_pixel.len()];
+    let mut is_seen = vec![false; parts.component_of_pixel.len()];
     for y in 0..parts.height as i32 {
         for x in 0..parts.width as i32 {
             let at = y as usize * parts.width + x as usize;
-            let part = parts.part_of_pixel[at];
+            let part = parts.component_of_pixel[at];
             if !is_seen[at] && parts.at(x, y - 1) != Some(part) && is_wanted(part) {
                 outlines.push((part, follow(parts, part, (x, y), &mut is_seen)));
             }
@@ -73,7 +76,7 @@ fn outlines_of(parts: &Parts, is_wanted: impl Fn(u32) -> bool) -> Vec<(u32, Vec<
 }
 
 /// Follows a component's outline once around, starting to the right from the upper left corner of one of its pixels.
-fn follow(parts: &Parts, part: u32, start: Corner, is_seen: &mut [bool]) -> Vec<Edge> {
+fn follow(parts: &Components, part: u32, start: Corner, is_seen: &mut [bool]) -> Vec<Edge> {
     let is_own = |corner: Corner, ahead: Corner| {
         let (x, y) = offset(corner, ahead);
         parts.at(x, y) == Some(part)
@@ -104,7 +107,7 @@ fn offset(corner: Corner, by: Corner) -> Corner {
 
 /// Cuts an outline at its fixed corners. One without any starts at its smallest corner, so that both sides of a border
 /// start at the same place.
-fn arcs_of(parts: &Parts, edges: &[Edge]) -> Vec<Arc> {
+fn arcs_of(parts: &Components, edges: &[Edge]) -> Vec<Arc> {
     let num_edges = edges.len();
     let turns = |i: usize| edges[i].1 != edges[(i + num_edges - 1) % num_edges].1;
     let first_fixed = (0..num_edges).find(|&i| is_fixed(parts, edges[i].0));
@@ -127,7 +130,7 @@ fn arcs_of(parts: &Parts, edges: &[Edge]) -> Vec<Arc> {
 }
 
 /// Whether a corner must not move: three components meet there, two meet twice, or it is the image's corner.
-fn is_fixed(parts: &Parts, (x, y): Corner) -> bool {
+fn is_fixed(parts: &Components, (x, y): Corner) -> bool {
     let [a, b, c, d] = [(x - 1, y - 1), (x, y - 1), (x, y), (x - 1, y)].map(|(x, y)| parts.at(x, y));
     let num_changes = [a != b, b != c, c != d, d != a].into_iter().filter(|&change| change).count();
     let num_outside = [a, b, c, d].iter().filter(|part| part.is_none()).count();
@@ -141,7 +144,7 @@ mod tests {
 
     fn rings(width: usize, labels: &[u8]) -> Vec<Vec<Corner>> {
         let map = LabelMap::new(width, labels.len() / width, labels.to_vec()).unwrap();
-        let parts = Parts::of(&map);
+        let parts = Components::of(&map);
         let rings = rings_of(&parts, |part| parts.labels[part as usize] != 0);
         let corners = |ring: Ring| {
             let arcs = ring.arcs.iter().flat_map(|arc| &arc.corners[..arc.corners.len() - 1]);

@@ -4,9 +4,8 @@
 
 use crate::filling::for_each_pixel;
 use crate::outlines::{Corner, pixel_chains_of};
-use crate::parts::Parts;
 use crate::polygons::{PolygonPart, douglas_peucker, finer, squared_distance};
-use vitpcm_masks::{IGNORE, LabelMap};
+use vitpcm_masks::{Components, IGNORE, LabelMap};
 
 /// Minimum IoU of a component's polygon with its pixels. Pillow draws slanted lines differently from OpenCV and this
 /// crate; the margin over 0.98 is for that.
@@ -32,16 +31,16 @@ impl PolygonPart {
 /// All components of all classes except background and 255, in the order of their first pixels, as polygons over
 /// pixels. No outermost pixel is further than `max_error` from its polygon, or less if a component would lose too much.
 pub(crate) fn pixel_polygon_parts(map: &LabelMap, max_error: f64) -> Vec<PolygonPart> {
-    let parts = Parts::of(map);
+    let parts = Components::of(map);
     let chains = pixel_chains_of(&parts, |part| !matches!(parts.labels[part as usize], 0 | IGNORE));
-    let mut covered = Covered { polygon_of_pixel: vec![0; parts.part_of_pixel.len()], num_polygons: 0 };
+    let mut covered = Covered { polygon_of_pixel: vec![0; parts.component_of_pixel.len()], num_polygons: 0 };
     let of_one_part = chains.chunk_by(|(part, _), (other, _)| part == other);
     of_one_part.map(|rings| simplified(&parts, rings, max_error, &mut covered)).collect()
 }
 
 /// The polygon of one component, with the largest error that keeps its IoU high enough.
 fn simplified(
-    parts: &Parts,
+    parts: &Components,
     rings: &[(u32, Vec<Corner>)],
     max_error: f64,
     covered: &mut Covered,
@@ -90,7 +89,7 @@ struct Covered {
 
 impl Covered {
     /// How many pixels of its own component a polygon covers, and how many in total.
-    fn count(&mut self, parts: &Parts, polygon: &PolygonPart) -> (u64, u64) {
+    fn count(&mut self, parts: &Components, polygon: &PolygonPart) -> (u64, u64) {
         self.num_polygons += 1;
         let (mut common, mut filled) = (0, 0);
         // As it is written: with holes joined to the outer ring.
@@ -99,7 +98,7 @@ impl Covered {
             if self.polygon_of_pixel[at] != self.num_polygons {
                 self.polygon_of_pixel[at] = self.num_polygons;
                 filled += 1;
-                common += u64::from(parts.part_of_pixel[at] == polygon.part);
+                common += u64::from(parts.component_of_pixel[at] == polygon.part);
             }
         });
         (common, filled)

@@ -3,8 +3,7 @@
 
 use crate::filling::num_common_pixels;
 use crate::outlines::{Arc, Corner, Ring, rings_of};
-use crate::parts::Parts;
-use vitpcm_masks::{IGNORE, LabelMap};
+use vitpcm_masks::{Components, IGNORE, LabelMap};
 
 /// Minimum IoU of a component's polygons with its pixels by the rule of `filling`, however large the error bound. Other
 /// tools fill by other rules; the margin over the promised 0.98 is for them.
@@ -82,7 +81,7 @@ impl PolygonPart {
 /// All components of all classes except background and 255, in the order of their first pixels. No corner of a true
 /// outline is further than `max_error` pixels from its polygon; the remaining corners are true ones.
 pub(crate) fn polygon_parts(map: &LabelMap, max_error: f64) -> Vec<PolygonPart> {
-    let parts = Parts::of(map);
+    let parts = Components::of(map);
     let is_wanted = |part: u32| !matches!(parts.labels[part as usize], 0 | IGNORE);
     let rings = rings_of(&parts, is_wanted);
     let mut errors = vec![max_error; parts.labels.len()];
@@ -112,7 +111,7 @@ pub(crate) fn finer(error: f64) -> f64 {
     if error * FINER < EXACT_BELOW { 0.0 } else { error * FINER }
 }
 
-fn simplified(parts: &Parts, rings: &[Ring], errors: &[f64]) -> Vec<PolygonPart> {
+fn simplified(parts: &Components, rings: &[Ring], errors: &[f64]) -> Vec<PolygonPart> {
     let mut polygons: Vec<PolygonPart> = Vec::new();
     for ring in rings {
         let part = ring.part as usize;
@@ -279,7 +278,7 @@ mod tests {
         let (mut num_exact, mut num_simplified) = (0, 0);
         for seed in 0..20 {
             let map = blobs(256, seed);
-            let parts = Parts::of(&map);
+            let parts = Components::of(&map);
             let polygons = polygon_parts(&map, 1.0);
             let num_corners =
                 |parts: &[PolygonPart]| parts.iter().map(|part| part.bridged().len()).sum::<usize>();
@@ -310,7 +309,7 @@ mod tests {
     #[test]
     fn no_corner_is_further_away_than_the_error() {
         let map = blobs(96, 7);
-        let rings = rings_of(&Parts::of(&map), |_| true);
+        let rings = rings_of(&Components::of(&map), |_| true);
         for arc in rings.iter().flat_map(|ring| &ring.arcs) {
             let simple = simplified_arc(arc, 2.0);
             for &corner in &arc.corners {

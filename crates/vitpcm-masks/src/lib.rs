@@ -19,6 +19,7 @@ mod areas;
 pub mod atomic_file;
 mod classes;
 pub mod coco_rle;
+mod components;
 mod confidence;
 mod confusion_picture;
 mod error;
@@ -39,6 +40,7 @@ mod symmetry;
 pub mod text_file;
 
 pub use classes::{BACKGROUND, Classes, class_name_fault};
+pub use components::Components;
 pub use confusion_picture::confusion_svg;
 pub use error::MaskError;
 pub use evaluation::{ClassScores, ConfusionMatrix, Scores};
