@@ -257,6 +257,17 @@ impl PcmNetwork {
         TagEvidence::new(&output.tag_probabilities, &output.scores_on_grid, &grid_features)
     }
 
+    /// The patches' features after each of some blocks, as of [`Vit::block_features`](crate::Vit::block_features); of a
+    /// convolutional backbone those after the last one. Pixels as for [`forward`](Self::forward).
+    pub fn block_features(&self, pixels: &Tensor, blocks: &[usize]) -> Result<Vec<Tensor>> {
+        match &self.backbone {
+            Backbone::Vit(vit) => vit.block_features(pixels, blocks),
+            Backbone::ResNet(_) | Backbone::Xception(_) => {
+                Ok(vec![self.grid_features_from(&self.backbone.embed(pixels)?, &mut Mode::Inference)?])
+            }
+        }
+    }
+
     fn grid_features_from(&self, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<Tensor> {
         let tokens = self.backbone.run_blocks_to(self.config.backbone.depth(), tokens, mode)?;
         self.backbone.grid_features(&tokens)

@@ -63,6 +63,7 @@ mod device;
 mod embedded;
 mod error;
 mod grid_plan;
+mod hints;
 mod refinement;
 mod review;
 mod segmentation;
@@ -74,6 +75,7 @@ pub use dense_crf::{Error as CrfError, Normalization as CrfNormalization, Params
 pub use device::{DeviceName, suitable_precision, suitable_training_precision};
 pub use embedded::{EMBEDDED_BACKBONE, EMBEDDED_NAME, HAS_EMBEDDED_MODEL, embedded_model};
 pub use error::SegmentError;
+pub use hints::{Hint, HintReach, ImageFeatures, draw_hints};
 pub use image;
 pub use image::RgbImage;
 pub use refinement::{CrfPreset, Refinement, refined_label_map, refined_scores};

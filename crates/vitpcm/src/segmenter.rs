@@ -5,7 +5,7 @@ use crate::average::Average;
 use crate::deeplab_scorer::DeepLabScorer;
 use crate::grid_plan::{GridPlan, blend_weight};
 use crate::refinement::NEVER;
-use crate::{RawScores, SegmentError, Segmentation, TagMode};
+use crate::{ImageFeatures, RawScores, SegmentError, Segmentation, TagMode};
 use candle_core::{Device, Tensor};
 use image::RgbImage;
 use rayon::prelude::*;
@@ -226,6 +226,22 @@ impl Segmenter {
         let plan = GridPlan::whole(pcm.cells_by_scale[0]);
         let pixels = pcm.pixels(&[image], &plan, plan.tiles[0], Symmetry::ALL[0], &self.device)?;
         Ok(vitpcm_nets::on_worker(|| pcm.network.tag_evidence(&pixels))?)
+    }
+
+    /// The features by which [hints](crate::Hint) spread over an image: one pass of the network, without augmentation.
+    pub fn features(&self, image: &RgbImage) -> Result<ImageFeatures, SegmentError> {
+        let Network::Pcm(pcm) = &self.network else {
+            let problem = "the model was trained on masks; only models trained from tags take hints";
+            return Err(SegmentError::BadOptions(problem.to_owned()));
+        };
+        let plan = GridPlan::whole(pcm.cells_by_scale[0]);
+        let pixels = pcm.pixels(&[image], &plan, plan.tiles[0], Symmetry::ALL[0], &self.device)?;
+        // Early blocks tell surfaces apart, late ones objects.
+        let depth = pcm.info.network.backbone.depth();
+        let blocks = [depth.div_ceil(2), depth];
+        let features = vitpcm_nets::on_worker(|| pcm.network.block_features(&pixels, &blocks))?;
+        let by_block = features.iter().map(|features| features.flatten_to(2)?.to_vec2());
+        Ok(ImageFeatures::new(plan.grid, &by_block.collect::<Result<Vec<_>, _>>()?))
     }
 
     fn score_batch_until(
