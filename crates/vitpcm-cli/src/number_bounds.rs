@@ -70,6 +70,11 @@ pub fn sample_size(text: &str) -> Parsed<usize> {
     whole(text, 10..=100_000)
 }
 
+/// Corrections of one image.
+pub fn clicks(text: &str) -> Parsed<usize> {
+    whole(text, 0..=1000)
+}
+
 /// Time budget of a job.
 pub(crate) fn minutes(text: &str) -> Parsed<f64> {
     real(text, 0.1..=100_000.0)
@@ -101,7 +106,7 @@ pub(crate) fn crf_sigma(text: &str) -> Parsed<f32> {
 }
 
 /// A score, probability or fraction.
-pub(crate) fn fraction(text: &str) -> Parsed<f32> {
+pub fn fraction(text: &str) -> Parsed<f32> {
     real(text, 0.0..=1.0)
 }
 

@@ -17,8 +17,7 @@ use vitpcm_masks::{Classes, ConfusionMatrix, LabelMap, read_label_png_within};
 #[derive(clap::Args)]
 #[command(after_help = "Example, to paste (the first line draws tagged images with true masks):\n  \
     vitpcm demo --data-only scenes\n  \
-    vitpcm-lab heads --data scenes --masks scenes/masks --truth scenes/masks \\\n    \
-    --max-images 12 --out heads.csv")]
+    vitpcm-lab heads --data scenes --masks scenes/masks --truth scenes/masks --out heads.csv")]
 pub(crate) struct Args {
     /// The data set: a folder with tagged images
     #[arg(long, value_name = "PATH")]

@@ -1,10 +1,12 @@
 //! `vitpcm-lab`: reproduces tables of the ViT-PCM paper and our own experiments. It shares `vitpcm`'s libraries and
 //! command-line plumbing; nothing in `vitpcm` depends on it.
 
+mod annotator;
 mod attention;
 mod attention_maps;
 mod average;
 mod cam;
+mod clicks;
 mod foreground;
 mod foreground_scores;
 mod heads;
@@ -47,6 +49,8 @@ enum Command {
     Average(average::Args),
     /// Write an untrained model, to measure time and memory
     Random(random::Args),
+    /// Score masks after every click of a simulated annotator
+    Clicks(clicks::Args),
     /// Compare the candidates of `vitpcm propose` with true masks
     Heads(heads::Args),
     /// Write score maps as the dictionaries that PSA and IRN read
@@ -69,6 +73,7 @@ fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcom
         Command::Join(args) => join::join(&args, &session),
         Command::Average(args) => average::average(&args, &session),
         Command::Random(args) => random::random(&args, &session),
+        Command::Clicks(args) => clicks::clicks(&args, &session),
         Command::Heads(args) => heads::heads(&args, &session),
         Command::Scores(args) => scores::scores(&args, &session),
     }

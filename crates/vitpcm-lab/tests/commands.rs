@@ -134,7 +134,7 @@ fn every_command_has_an_example_that_works_when_pasted() {
         help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let names: Vec<&str> = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
     let commands: Vec<&str> = names.into_iter().filter(|name| !name.is_empty() && *name != "help").collect();
-    assert_eq!(commands.len(), 7, "{commands:?}");
+    assert_eq!(commands.len(), 9, "{commands:?}");
     let folder = stage();
     for command in commands {
         let help = String::from_utf8(lab(&[command, "--help"]).stdout).unwrap();
