@@ -19,12 +19,14 @@ use vitpcm_data::{Dataset, OpenOptions, Random, TaggedImage, read_image};
 use vitpcm_masks::{Classes, ConfusionMatrix, read_label_png_within};
 
 #[derive(clap::Args)]
-#[command(after_help = "Example, to paste (the first two lines draw images and make a model without knowledge):\n  \
+#[command(
+    after_help = "Example, to paste (the first two lines draw images and make a model without knowledge):\n  \
     vitpcm demo --data-only scenes\n  \
     vitpcm-lab random --backbone vit-nano16 --classes scenes/classes.txt --out nano.safetensors\n  \
     vitpcm-lab clicks --data scenes --truth scenes/masks --model nano.safetensors --out clicks.csv\n\n\
     With your own data set and what `vitpcm masks` made of it:\n  \
-    vitpcm-lab clicks --data my-images --truth true-masks --model masks --out clicks.csv")]
+    vitpcm-lab clicks --data my-images --truth true-masks --model masks --out clicks.csv"
+)]
 pub(crate) struct Args {
     /// The data set: a folder with tagged images
     #[arg(long, value_name = "PATH")]
@@ -137,8 +139,8 @@ impl Annotated<'_> {
         let truth = read_label_png_within(&truth.join(image.mask_name()), limits.max_pixels)?;
         let tags = image.tags.iter().map(|tag| self.class_of_model(usize::from(tag)));
         let tags = tags.collect::<anyhow::Result<Vec<_>>>()?;
-        let first = self.segmenter.segment(&pixels, TagMode::Given(&tags))?;
-        let features = self.segmenter.features(&pixels)?;
+        let (scores, features) = self.segmenter.score_with_features(&pixels)?;
+        let first = scores.with_tags(TagMode::Given(&tags))?;
         Ok(Prepared { index, first, features, truth })
     }
 

@@ -257,15 +257,29 @@ impl PcmNetwork {
         TagEvidence::new(&output.tag_probabilities, &output.scores_on_grid, &grid_features)
     }
 
-    /// The patches' features after each of some blocks, as of [`Vit::block_features`](crate::Vit::block_features); of a
-    /// convolutional backbone those after the last one. Pixels as for [`forward`](Self::forward).
-    pub fn block_features(&self, pixels: &Tensor, blocks: &[usize]) -> Result<Vec<Tensor>> {
-        match &self.backbone {
-            Backbone::Vit(vit) => vit.block_features(pixels, blocks),
-            Backbone::ResNet(_) | Backbone::Xception(_) => {
-                Ok(vec![self.grid_features_from(&self.backbone.embed(pixels)?, &mut Mode::Inference)?])
+    /// As [`forward`](Self::forward) without training, with features by which patches can be compared: of a ViT those
+    /// after half of its blocks and after the last one, else those after the last one.
+    ///
+    /// # Shapes
+    /// features `[B, rows, columns, D]` each, f32
+    pub fn forward_with_features(&self, pixels: &Tensor) -> Result<(PcmOutput, Vec<Tensor>)> {
+        let mode = &mut Mode::Inference;
+        let depth = self.config.backbone.depth();
+        let embedded = self.backbone.embed(pixels)?;
+        let (tokens, features) = match &self.backbone {
+            Backbone::Vit(vit) => {
+                let halfway = vit.run_blocks_to(depth / 2, &embedded, mode)?;
+                let last = vit.run_blocks_to(depth, &halfway, mode)?;
+                let features = vec![vit.plain_features(&halfway)?, vit.plain_features(&last)?];
+                (last, features)
             }
-        }
+            Backbone::ResNet(_) | Backbone::Xception(_) => {
+                let last = self.backbone.run_blocks_to(depth, &embedded, mode)?;
+                let features = vec![self.backbone.grid_features(&last)?];
+                (last, features)
+            }
+        };
+        Ok((self.continue_from(&tokens, mode)?, features))
     }
 
     fn grid_features_from(&self, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<Tensor> {

@@ -223,22 +223,30 @@ impl Vit {
         self.normalised_patches(tokens, &self.norm)
     }
 
-    /// The patches' features after each of some blocks (counted from 1, ascending), in one pass. They are normalised
-    /// without scale and shift, because the final norm is trained for the last block only.
+    /// The patches' features between two blocks. They are normalised without scale and shift, because the final norm is
+    /// trained for the last block only.
     ///
     /// # Shapes
-    /// pixels as for [`Vit::embed`]; results `[B, rows, columns, D]`, f32
-    pub fn block_features(&self, pixels: &Tensor, blocks: &[usize]) -> Result<Vec<Tensor>> {
-        let width = self.config.width;
+    /// result `[B, rows, columns, D]`, f32
+    pub fn plain_features(&self, tokens: &Tokens) -> Result<Tensor> {
+        let (width, device) = (self.config.width, tokens.values.device());
         let plain = Affine {
-            weight: Tensor::ones(width, DType::F32, pixels.device())?,
-            bias: Tensor::zeros(width, DType::F32, pixels.device())?,
+            weight: Tensor::ones(width, DType::F32, device)?,
+            bias: Tensor::zeros(width, DType::F32, device)?,
         };
+        self.normalised_patches(tokens, &plain)
+    }
+
+    /// The [plain features](Self::plain_features) after each of some blocks (counted from 1, ascending), in one pass.
+    ///
+    /// # Shapes
+    /// pixels as for [`Vit::embed`]
+    pub fn block_features(&self, pixels: &Tensor, blocks: &[usize]) -> Result<Vec<Tensor>> {
         let mut tokens = self.embed(pixels)?;
         let mut features = Vec::with_capacity(blocks.len());
         for &block in blocks {
             tokens = self.run_blocks_to(block, &tokens, &mut Mode::Inference)?;
-            features.push(self.normalised_patches(&tokens, &plain)?);
+            features.push(self.plain_features(&tokens)?);
         }
         Ok(features)
     }

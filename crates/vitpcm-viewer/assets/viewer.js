@@ -4,6 +4,7 @@
 import * as api from "./api.js";
 import { labelsOf } from "./colours.js";
 import { offerFormats, save } from "./download.js";
+import { HintPen, drawHints } from "./hints.js";
 import { Stage } from "./stage.js";
 import { drawStrip, tellProblem } from "./strip.js";
 import { drawChips, drawLegend, filterChips } from "./tags.js";
@@ -15,6 +16,7 @@ const MAX_HEATS = 40;
 
 let model;
 let stage;
+let pen;
 let palettes;
 const pictures = [];
 let current = null;
@@ -85,6 +87,7 @@ function takeInfo(picture, info) {
   picture.name = info.name;
   picture.state = "ready";
   picture.chosen ??= suggestedTags(info);
+  picture.hints ??= [];
   picture.heats = new Map();
   if (picture.thumbUrl?.startsWith("blob:")) URL.revokeObjectURL(picture.thumbUrl);
   picture.thumbUrl = api.viewUrl(info.id);
@@ -94,7 +97,7 @@ function takeInfo(picture, info) {
 /** What was sent stays reachable when the page is loaded again. */
 function remember() {
   const ready = pictures.filter((picture) => picture.state === "ready");
-  const entries = ready.map(({ info, chosen, isAny }) => ({ id: info.id, chosen: [...chosen], isAny: !!isAny }));
+  const entries = ready.map(({ info, chosen, isAny, hints }) => ({ id: info.id, chosen: [...chosen], isAny: !!isAny, hints }));
   try { sessionStorage.setItem(SESSION, JSON.stringify(entries)); } catch { /* private windows may refuse */ }
 }
 
@@ -105,7 +108,8 @@ async function recall() {
   infos.forEach((info, i) => {
     if (!info) return;
     const known = entries[i].chosen.filter((name) => classIndex(name) > 0);
-    const picture = { key: String(nextKey++), chosen: new Set(known), isAny: entries[i].isAny };
+    const hints = (entries[i].hints ?? []).filter((hint) => classIndex(hint.class) >= 0);
+    const picture = { key: String(nextKey++), chosen: new Set(known), isAny: entries[i].isAny, hints };
     takeInfo(picture, info);
     pictures.push(picture);
   });
@@ -198,12 +202,14 @@ function showCurrent() {
   element("tags-panel").inert = !isReady;
   if (!isReady) {
     if (current.state === "waiting") fitToFile(current);
-    for (const id of ["chips", "more-chips", "legend"]) element(id).replaceChildren();
+    for (const id of ["chips", "more-chips", "legend", "hints"]) element(id).replaceChildren();
+    element("hint-buttons").hidden = true;
     element("tags-hint").textContent = "";
     element("more").hidden = true;
     return;
   }
   drawCurrentChips();
+  drawCurrentHints();
   updateMask();
 }
 
@@ -230,7 +236,7 @@ async function updateMask() {
 
 async function makeMask(picture, signal) {
   if (picture?.state !== "ready") return;
-  const wish = { tags: tagsWish(picture), size: "view" };
+  const wish = { tags: tagsWish(picture), hints: picture.hints, size: "view" };
   const refined = refinement();
   const wantsBefore =
     element("compare").checked && isRefined(refined) && element("before-what").value === "unrefined";
@@ -247,7 +253,9 @@ async function makeMask(picture, signal) {
     const { width, height } = picture.info;
     const edges = refined.crf === null ? "" : `, refined ×${refined.crf.toFixed(1)}`;
     const areas = refined.fill ? ", filled" : "";
-    say(`${picture.name} · ${width} × ${height} · ${tags}${edges}${areas} · mask in ${Math.round(made.milliseconds)} ms`);
+    const points = picture.hints.length;
+    const corrected = points === 0 ? "" : points === 1 ? ", 1 correction" : `, ${points} corrections`;
+    say(`${picture.name} · ${width} × ${height} · ${tags}${corrected}${edges}${areas} · mask in ${Math.round(made.milliseconds)} ms`);
   } catch (error) {
     if (error.name === "AbortError" || signal.aborted) return;
     if (error.status === 404) sendAgain(picture);
@@ -290,6 +298,51 @@ function tagsChanged() {
   updateMask();
 }
 
+// Corrections.
+
+function drawCurrentHints(drawn = null) {
+  const { hints } = current;
+  const isOn = element("correct").checked;
+  drawHints(drawn ? [...hints, { class: element("hint-class").value, line: drawn }] : hints, colourOf);
+  element("hint-choice").hidden = !isOn;
+  element("hint-buttons").hidden = hints.length === 0;
+  element("hints-hint").textContent = isOn
+    ? "Click or draw where the mask is wrong, on what is chosen here."
+    : "Say what is where with a few clicks; what looks alike follows.";
+  const first = tagsWish(current)[0];
+  const select = element("hint-class");
+  if (select.dataset.of !== current.key) {
+    select.dataset.of = current.key;
+    select.value = classIndex(first) > 0 ? first : model.classes[0].name;
+  }
+}
+
+function addHint(line) {
+  if (current?.state !== "ready") return;
+  current.hints.push({ class: element("hint-class").value, line });
+  hintsChanged();
+}
+
+function hintsChanged() {
+  remember();
+  drawCurrentHints();
+  updateMask();
+}
+
+function undoHint() {
+  if (current?.hints?.pop()) hintsChanged();
+}
+
+function clearHints() {
+  current.hints = [];
+  hintsChanged();
+}
+
+function correctChanged() {
+  pen.turn(element("correct").checked);
+  if (current?.state === "ready") drawCurrentHints();
+}
+
 const setSuggested = () => { if (current?.info) setTags(suggestedTags(current.info)); };
 const setNone = () => setTags([]);
 const setAny = () => { if (current?.info) setTags(current.chosen, !current.isAny); };
@@ -316,6 +369,7 @@ function paletteChanged() {
   stage.setPalette(palette());
   if (current?.state !== "ready") return;
   drawCurrentChips();
+  drawCurrentHints();
   drawCurrentLegend();
 }
 
@@ -329,7 +383,7 @@ async function saveThese(chosen) {
   buttons.forEach((button) => { button.disabled = true; });
   say("Making the download …");
   try {
-    const wish = (picture) => ({ id: picture.info.id, tags: tagsWish(picture), ...refinement() });
+    const wish = (picture) => ({ id: picture.info.id, tags: tagsWish(picture), hints: picture.hints, ...refinement() });
     const name = await save(ready.map(wish));
     say(`${name} saved.`);
   } catch (error) {
@@ -349,6 +403,7 @@ function nudge(id, by) {
 
 const SHORTCUTS = {
   o: () => click("files"), s: setSuggested, n: setNone, a: setAny,
+  k: () => { if (model.hints) click("correct"); }, z: undoHint,
   c: () => click("crf"), f: () => click("fill"), b: () => click("compare"),
   v: () => {
     const order = ["overlay", "mask", "photo"];
@@ -398,6 +453,9 @@ function listen() {
   on("before-what", "change", updateMask);
   on("crf", "change", refinementChanged);
   on("fill", "change", refinementChanged);
+  on("correct", "change", correctChanged);
+  on("undo-hint", "click", undoHint);
+  on("clear-hints", "click", clearHints);
   on("strength", "input", refinementChanged);
   on("download", "click", () => saveThese([current]));
   on("download-all", "click", () => saveThese(pictures));
@@ -434,6 +492,9 @@ async function start() {
   palettes = { vivid: model.classes.map((one) => one.display_colour), voc: model.classes.map((one) => one.colour) };
   stage = new Stage(model.classes);
   stage.setPalette(palette());
+  pen = new HintPen(addHint, (line) => { if (current?.state === "ready") drawCurrentHints(line); });
+  element("hint-class").replaceChildren(...model.classes.map(({ name }) => new Option(name, name)));
+  element("hints-panel").hidden = !model.hints;
   offerFormats(model.formats);
   listen();
   draw();

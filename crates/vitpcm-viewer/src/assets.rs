@@ -5,13 +5,14 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 
 /// Path, content type and content of each file.
-pub(crate) const ASSETS: [(&str, &str, &str); 12] = [
+pub(crate) const ASSETS: [(&str, &str, &str); 13] = [
     ("/", "text/html; charset=utf-8", include_str!("../assets/index.html")),
     ("/assets/viewer.css", "text/css; charset=utf-8", include_str!("../assets/viewer.css")),
     ("/assets/icon.svg", "image/svg+xml", include_str!("../assets/icon.svg")),
     ("/assets/viewer.js", JAVASCRIPT, include_str!("../assets/viewer.js")),
     ("/assets/api.js", JAVASCRIPT, include_str!("../assets/api.js")),
     ("/assets/colours.js", JAVASCRIPT, include_str!("../assets/colours.js")),
+    ("/assets/hints.js", JAVASCRIPT, include_str!("../assets/hints.js")),
     ("/assets/stage.js", JAVASCRIPT, include_str!("../assets/stage.js")),
     ("/assets/tags.js", JAVASCRIPT, include_str!("../assets/tags.js")),
     ("/assets/strip.js", JAVASCRIPT, include_str!("../assets/strip.js")),

@@ -3,6 +3,7 @@
 
 use crate::answer::Refusal;
 use crate::bundle::{Bundle, File};
+use crate::hints::HintWish;
 use crate::kept_image::{KeptImage, MadeMask, MaskWish};
 use crate::names;
 use crate::object::Object;
@@ -113,11 +114,14 @@ struct ImageWishFields {
     crf: Option<f32>,
     #[serde(default)]
     fill: bool,
+    #[serde(default)]
+    hints: Vec<HintWish>,
 }
 
 impl From<Object<ImageWishFields>> for ImageWish {
-    fn from(Object(ImageWishFields { id, tags, crf, fill }): Object<ImageWishFields>) -> ImageWish {
-        ImageWish { id, mask: MaskWish { tags, crf, fill, ..MaskWish::default() } }
+    fn from(Object(fields): Object<ImageWishFields>) -> ImageWish {
+        let ImageWishFields { id, tags, crf, fill, hints } = fields;
+        ImageWish { id, mask: MaskWish { tags, crf, fill, hints, ..MaskWish::default() } }
     }
 }
 

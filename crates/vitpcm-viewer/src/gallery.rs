@@ -110,7 +110,7 @@ mod tests {
             image_size: (side as usize, side as usize),
             alignment: Alignment::HalfPixel,
         };
-        KeptImage::new("a".to_owned(), Vec::new(), RgbImage::new(side, side), scores).unwrap()
+        KeptImage::new("a".to_owned(), Vec::new(), RgbImage::new(side, side), scores, None).unwrap()
     }
 
     fn keep(gallery: &Gallery, side: u32) -> String {

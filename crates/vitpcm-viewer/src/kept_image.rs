@@ -2,6 +2,7 @@
 //! size of the page's view or of the image. The network never runs here.
 
 use crate::answer::Refusal;
+use crate::hints::{self, HintWish};
 use crate::memory::Share;
 use axum::body::Bytes;
 use image::codecs::jpeg::JpegEncoder;
@@ -10,7 +11,10 @@ use image::{ExtendedColorType, ImageEncoder, RgbImage};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
-use vitpcm::{CrfParams, CrfPreset, RawScores, Refinement, Segmentation, TagMode, UnsureBackground};
+use vitpcm::{
+    CrfParams, CrfPreset, HintReach, ImageFeatures, RawScores, Refinement, Segmentation, TagMode,
+    UnsureBackground, draw_hints,
+};
 use vitpcm_data::ClassLookup;
 use vitpcm_masks::resampling::{Alignment, Part, resize_rgb8};
 use vitpcm_masks::{Classes, LabelMap};
@@ -76,6 +80,9 @@ pub(crate) struct MaskWish {
     /// Whether large uncertain background regions go to the next most likely of the tags.
     #[serde(default)]
     pub(crate) fill: bool,
+    /// What the mask is corrected by.
+    #[serde(default)]
+    pub(crate) hints: Vec<HintWish>,
     #[serde(default)]
     pub(crate) size: MaskSize,
 }
@@ -94,6 +101,8 @@ pub(crate) struct KeptImage {
     pub(crate) file: Vec<u8>,
     pub(crate) pixels: RgbImage,
     pub(crate) scores: RawScores,
+    /// For hints; networks trained on masks take none.
+    features: Option<ImageFeatures>,
     /// A reduced copy, if the image is larger than the view.
     view: Option<RgbImage>,
     view_jpeg: Bytes,
@@ -109,6 +118,7 @@ impl KeptImage {
         file: Vec<u8>,
         pixels: RgbImage,
         scores: RawScores,
+        features: Option<ImageFeatures>,
     ) -> Result<KeptImage, Refusal> {
         let view = reduced(&pixels);
         let shown = view.as_ref().unwrap_or(&pixels);
@@ -117,7 +127,7 @@ impl KeptImage {
             .encode(shown.as_raw(), shown.width(), shown.height(), ExtendedColorType::Rgb8)
             .map_err(|error| Refusal::unprocessable(format!("{name}: {error}")))?;
         let (view_jpeg, last) = (view_jpeg.into(), Mutex::new(None));
-        Ok(KeptImage { name, file, pixels, scores, view, view_jpeg, last, share: None })
+        Ok(KeptImage { name, file, pixels, scores, features, view, view_jpeg, last, share: None })
     }
 
     /// Holds a share of the memory budget as long as it lives.
@@ -129,8 +139,9 @@ impl KeptImage {
     pub(crate) fn num_bytes(&self) -> usize {
         let (pixels, scores) = (self.pixels.as_raw().len(), size_of_val(self.scores.scores_on_grid.scores()));
         let view = self.view.as_ref().map_or(0, |view| view.as_raw().len());
+        let features = self.features.as_ref().map_or(0, ImageFeatures::num_bytes);
         let mask = pixels / 3 + scores;
-        self.file.len() + pixels + scores + view + self.view_jpeg.len() + mask
+        self.file.len() + pixels + scores + features + view + self.view_jpeg.len() + mask
     }
 
     pub(crate) fn size(&self) -> (usize, usize) {
@@ -185,6 +196,16 @@ impl KeptImage {
             }
         };
         let segmentation = self.scores.with_tags(mode)?;
+        let segmentation = match (wish.hints.is_empty(), &self.features) {
+            (true, _) => segmentation,
+            (false, Some(features)) => {
+                let hints = hints::in_pixels(&wish.hints, self.size(), classes)?;
+                segmentation.with_hints(&hints, features, &HintReach::default())?
+            }
+            (false, None) => {
+                return Err(Refusal::unprocessable("a model that was trained on masks takes no hints"));
+            }
+        };
         let size = match wish.size {
             MaskSize::Image => self.size(),
             MaskSize::View => self.view_size(),
@@ -197,6 +218,7 @@ impl KeptImage {
         let refinement = Refinement { crf, unsure: wish.fill.then_some(UnsureBackground::FILLED) };
         let (scores, alignment) = (&segmentation.scores_on_grid, segmentation.alignment);
         let mask = refinement.label_map(scores, self.view(), alignment, size)?;
+        let mask = draw_hints(mask, &hints::in_pixels(&wish.hints, size, classes)?);
         Ok(MadeMask { mask, segmentation })
     }
 }
@@ -214,22 +236,24 @@ fn crf_params(strength: f32) -> Result<CrfParams, Refusal> {
     })
 }
 
+/// The classes of tags. Unknown names are refused with the known ones.
 fn tag_indices(names: &BTreeSet<String>, classes: &Classes) -> Result<Vec<usize>, Refusal> {
     let lookup = ClassLookup::new(classes);
     let index = |name: &String| lookup.index_of(name).filter(|&index| index > 0);
-    let unknown = |name: &String| {
-        let known = classes.names()[1..].join(", ");
-        let shown: String = name.chars().take(100).collect();
-        let question = lookup.question(&shown);
-        Refusal::unprocessable(format!(
-            "the model does not know the tag `{shown}`{question}; it knows {known}"
-        ))
-    };
+    let unknown = |name: &String| unknown_tag(name, classes);
     let mut indices =
         names.iter().map(|name| index(name).ok_or_else(|| unknown(name))).collect::<Result<Vec<_>, _>>()?;
     indices.sort_unstable();
     indices.dedup();
     Ok(indices)
+}
+
+/// The refusal of a name that is no class of the model.
+pub(crate) fn unknown_tag(name: &str, classes: &Classes) -> Refusal {
+    let known = classes.names()[1..].join(", ");
+    let shown: String = name.chars().take(100).collect();
+    let question = ClassLookup::new(classes).question(&shown);
+    Refusal::unprocessable(format!("the model does not know the tag `{shown}`{question}; it knows {known}"))
 }
 
 /// The reduced copy, if the image is larger than the view.
@@ -270,7 +294,7 @@ mod tests {
             alignment: Alignment::HalfPixel,
         };
         let classes = Classes::from_names(["dog", "cat"]).unwrap();
-        (KeptImage::new("a".to_owned(), Vec::new(), pixels, scores).unwrap(), classes)
+        (KeptImage::new("a".to_owned(), Vec::new(), pixels, scores, None).unwrap(), classes)
     }
 
     fn wish(json: &str) -> MaskWish {
@@ -311,9 +335,13 @@ mod tests {
     #[test]
     fn wishes_that_cannot_be_met_are_refused() {
         let (image, classes) = kept(40, 20);
-        for json in
-            [r#"{"tags": ["horse"]}"#, r#"{"tags": ["background"]}"#, r#"{"crf": -1}"#, r#"{"crf": 1e9}"#]
-        {
+        for json in [
+            r#"{"tags": ["horse"]}"#,
+            r#"{"tags": ["background"]}"#,
+            r#"{"crf": -1}"#,
+            r#"{"crf": 1e9}"#,
+            r#"{"hints": [{"class": "dog", "line": [[0.5, 0.5]]}]}"#,
+        ] {
             assert!(image.mask(&wish(json), &classes).is_err(), "{json}");
         }
         for json in [r#"{"tag": ["dog"]}"#, r#"{"tags": "all"}"#, r#"{"size": "huge"}"#] {

@@ -14,6 +14,7 @@ mod conversation;
 mod download;
 mod gallery;
 mod guard;
+mod hints;
 mod kept_image;
 mod limits;
 mod memory;

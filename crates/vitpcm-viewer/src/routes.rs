@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
-use vitpcm::Segmenter;
+use vitpcm::{Segmenter, Supervision};
 use vitpcm_data::{ImageLimits, decode_image};
 use vitpcm_masks::palette::{display_colour, voc_colour};
 use vitpcm_masks::{Classes, encode_label_png};
@@ -107,6 +107,8 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for InPath<
 struct ModelInfo<'a> {
     model: &'a str,
     classes: Vec<ClassInfo<'a>>,
+    /// Whether masks can be corrected by hints.
+    hints: bool,
     formats: Vec<FormatInfo>,
     limits: LimitsInfo,
 }
@@ -145,6 +147,7 @@ async fn model(State(app): Shared) -> Answer {
     let info = ModelInfo {
         model: &app.model_name,
         classes: names.enumerate().map(class).collect(),
+        hints: app.segmenter.supervision() == Supervision::Tags,
         formats: Format::all()
             .map(|f| FormatInfo { name: f.name(), title: f.title(), description: f.description() })
             .collect(),
@@ -217,9 +220,15 @@ async fn take_image(
         let limits = ImageLimits { max_pixels: worker.limits.pixels() };
         let pixels = decode_image(&name, body.as_ref(), &limits);
         let pixels = pixels.map_err(|error| Refusal::unprocessable(error.to_string()))?;
-        let scores = worker.segmenter.score(&pixels)?;
+        let (scores, features) = match worker.segmenter.supervision() {
+            Supervision::Tags => {
+                let (scores, features) = worker.segmenter.score_with_features(&pixels)?;
+                (scores, Some(features))
+            }
+            Supervision::Masks => (worker.segmenter.score(&pixels)?, None),
+        };
         let (file, _share) = body.into_parts();
-        worker.gallery.keep(KeptImage::new(name, file, pixels, scores)?)
+        worker.gallery.keep(KeptImage::new(name, file, pixels, scores, features)?)
     };
     let (id, image) = app.uploads.run(place, work).await?;
     let info = ImageInfo::new(&id, &image, app.segmenter.classes());

@@ -63,6 +63,15 @@ fn an_image_is_sent_once_and_masked_for_any_tags() {
     wish["fill"] = json!(true);
     assert_eq!(server.post_json(&mask_path, &wish).json()["mask"], data_url(&filled));
 
+    // A point in the middle of the image corrects it, and has its class whatever the mask's size.
+    let (_, features) = segmenter().score_with_features(&picture).unwrap();
+    let hint = vitpcm::Hint { class: 2, line: vec![(31.5, 20.0)] };
+    let corrected = segmentation.with_hints(&[hint.clone()], &features, &Default::default()).unwrap();
+    let corrected = vitpcm::draw_hints(corrected.label_map(), &[hint]);
+    assert_eq!(corrected.labels()[20 * 63 + 31], 2);
+    let wish = json!({"tags": ["dog", "person"], "hints": [{"class": "person", "line": [[0.5, 0.5]]}]});
+    assert_eq!(server.post_json(&mask_path, &wish).json()["mask"], data_url(&corrected));
+
     let view = server.get(&format!("/api/images/{id}/view"));
     let view = image::load_from_memory_with_format(&view.body, ImageFormat::Jpeg).unwrap();
     assert_eq!((view.width(), view.height()), (63, 40));

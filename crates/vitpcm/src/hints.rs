@@ -39,7 +39,8 @@ impl Default for HintReach {
     }
 }
 
-/// The features of an image's patches, by which hints spread; see [`Segmenter::features`](crate::Segmenter::features).
+/// The features of an image's patches, by which hints spread; see
+/// [`Segmenter::score_with_features`](crate::Segmenter::score_with_features).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageFeatures {
     /// Columns and rows of the grid.
@@ -49,6 +50,11 @@ pub struct ImageFeatures {
 }
 
 impl ImageFeatures {
+    /// Bytes in memory.
+    pub fn num_bytes(&self) -> usize {
+        size_of_val(&self.values[..])
+    }
+
     /// From features after several blocks, a vector per patch each: every block counts the same.
     pub(crate) fn new(grid: (usize, usize), by_block: &[Vec<Vec<f32>>]) -> Self {
         let share = (by_block.len() as f32).sqrt();

@@ -228,20 +228,24 @@ impl Segmenter {
         Ok(vitpcm_nets::on_worker(|| pcm.network.tag_evidence(&pixels))?)
     }
 
-    /// The features by which [hints](crate::Hint) spread over an image: one pass of the network, without augmentation.
-    pub fn features(&self, image: &RgbImage) -> Result<ImageFeatures, SegmentError> {
+    /// As [`score`](Self::score), with the features by which [hints](crate::Hint) spread over the image. The network runs
+    /// no more often, except on images in tiles and for averages.
+    pub fn score_with_features(&self, image: &RgbImage) -> Result<(RawScores, ImageFeatures), SegmentError> {
         let Network::Pcm(pcm) = &self.network else {
             let problem = "the model was trained on masks; only models trained from tags take hints";
             return Err(SegmentError::BadOptions(problem.to_owned()));
         };
         let plan = GridPlan::whole(pcm.cells_by_scale[0]);
         let pixels = pcm.pixels(&[image], &plan, plan.tiles[0], Symmetry::ALL[0], &self.device)?;
-        // Early blocks tell surfaces apart, late ones objects.
-        let depth = pcm.info.network.backbone.depth();
-        let blocks = [depth.div_ceil(2), depth];
-        let features = vitpcm_nets::on_worker(|| pcm.network.block_features(&pixels, &blocks))?;
+        let (output, features) = vitpcm_nets::on_worker(|| pcm.network.forward_with_features(&pixels))?;
         let by_block = features.iter().map(|features| features.flatten_to(2)?.to_vec2());
-        Ok(ImageFeatures::new(plan.grid, &by_block.collect::<Result<Vec<_>, _>>()?))
+        let features = ImageFeatures::new(plan.grid, &by_block.collect::<Result<Vec<_>, _>>()?);
+        let num_passes = pcm.cells_by_scale.len() * self.options.symmetries().len();
+        if num_passes > 1 || self.is_tiled(image) {
+            return Ok((self.score(image)?, features));
+        }
+        let scores = upright_scores(&output, Symmetry::ALL[0], plan.grid)?.remove(0);
+        Ok((pcm.finished(Average::of(scores), image)?, features))
     }
 
     fn score_batch_until(

@@ -1,7 +1,9 @@
 //! The segmenter with a small untrained network: what it computes is meaningless, how it computes it is not.
 
 use image::{Rgb, RgbImage, imageops};
-use vitpcm::{Device, SegmentError, Segmenter, SegmenterOptions, TagMode, Tiling, random_model};
+use vitpcm::{
+    Device, Hint, HintReach, SegmentError, Segmenter, SegmenterOptions, TagMode, Tiling, random_model,
+};
 
 fn segmenter(options: SegmenterOptions) -> Segmenter {
     let model = random_model("vit-nano16", &["dog", "person", "tree"], 7).unwrap();
@@ -96,6 +98,23 @@ fn scales_are_averaged_on_the_first_ones_grid() {
     let mean = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a + b) / 2.0).collect::<Vec<f32>>();
     assert_close(both.scores_on_grid.scores(), &mean(small.scores_on_grid.scores(), shrunk.scores()), 1e-6);
     assert_close(&both.tag_probabilities, &mean(&small.tag_probabilities, &large.tag_probabilities), 1e-6);
+}
+
+#[test]
+fn features_come_with_the_same_scores_and_hints_change_them() {
+    let scales = vec![1.0, 0.75];
+    for options in [options(), SegmenterOptions { flip: true, scales, ..options() }] {
+        let segmenter = segmenter(options);
+        let photograph = photograph(70, 50);
+        let (scores, features) = segmenter.score_with_features(&photograph).unwrap();
+        assert_eq!(scores, segmenter.score(&photograph).unwrap());
+        let first = scores.with_tags(TagMode::Given(&[1])).unwrap();
+        let hint = Hint { class: 2, line: vec![(10.0, 10.0), (60.0, 40.0)] };
+        let corrected = first.with_hints(&[hint], &features, &HintReach::default()).unwrap();
+        assert_eq!(corrected.tags, [1, 2]);
+        let (before, after) = (first.label_map().histogram(), corrected.label_map().histogram());
+        assert!(before[2] == 0 && after[2] > 0, "{} {}", before[2], after[2]);
+    }
 }
 
 #[test]
