@@ -30,6 +30,7 @@ mod format;
 mod label_studio;
 mod labelled_image;
 mod labelme;
+mod mask_listing;
 mod mask_set;
 mod outlines;
 mod parts;

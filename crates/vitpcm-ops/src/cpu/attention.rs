@@ -5,7 +5,8 @@
 use rayon::prelude::*;
 
 use super::elementary::exp2;
-use super::matmul::{BlockProduct, Matrix, PackPanel, block_product, packed_len};
+use super::matmul::{BlockProduct, Matrix, block_product};
+use super::packed_panels::{PackPanel, packed_len};
 use super::scratch::Scratch;
 use super::shared_target::SharedTarget;
 use super::simd::{Kernel, Onto, Simd, SimdPath};

@@ -5,7 +5,8 @@ use rayon::prelude::*;
 
 use super::attention::{AttentionShape, QUERY_BLOCK, copy_scaled, pack, score_stride};
 use super::elementary::exp2;
-use super::matmul::{BlockProduct, block_product, packed_len};
+use super::matmul::{BlockProduct, block_product};
+use super::packed_panels::packed_len;
 use super::scratch::Scratch;
 use super::shared_target::SharedTarget;
 use super::simd::{Kernel, Onto, Simd, SimdPath};

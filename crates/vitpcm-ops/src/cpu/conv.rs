@@ -4,7 +4,8 @@
 
 use rayon::prelude::*;
 
-use super::matmul::{Finish, Matrix, PackedPanels, matmul, packed_len};
+use super::matmul::{Finish, Matrix, matmul};
+use super::packed_panels::{PackedPanels, packed_len};
 use super::scratch::Scratch;
 use super::simd::{Onto, SimdPath};
 use crate::conv::Activation;

@@ -3,7 +3,8 @@
 use rayon::prelude::*;
 
 use super::bf16::Factors;
-use super::matmul::{Finish, Matrix, PackedPanels, matmul, packed_len};
+use super::matmul::{Finish, Matrix, matmul};
+use super::packed_panels::{PackedPanels, packed_len};
 use super::scratch::Scratch;
 use super::simd::{Onto, SimdPath};
 

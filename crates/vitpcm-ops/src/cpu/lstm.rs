@@ -5,7 +5,8 @@
 use rayon::prelude::*;
 
 use super::elementary::{sigmoid, tanh};
-use super::matmul::{BlockProduct, Finish, Matrix, PackedPanels, block_product, matmul, packed_len};
+use super::matmul::{BlockProduct, Finish, Matrix, block_product, matmul};
+use super::packed_panels::{PackedPanels, packed_len};
 use super::scratch::Scratch;
 use super::shared_target::SharedTarget;
 use super::simd::{Kernel, Onto, Simd, SimdPath};

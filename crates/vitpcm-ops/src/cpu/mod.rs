@@ -22,6 +22,7 @@ pub(crate) mod max_pool;
 #[cfg(test)]
 mod naive;
 pub(crate) mod neighbour_sums;
+pub(crate) mod packed_panels;
 pub(crate) mod pooling;
 pub(crate) mod resize;
 pub(crate) mod scratch;
