@@ -306,9 +306,7 @@ function drawCurrentHints(drawn = null) {
   drawHints(drawn ? [...hints, { class: element("hint-class").value, line: drawn }] : hints, colourOf);
   element("hint-choice").hidden = !isOn;
   element("hint-buttons").hidden = hints.length === 0;
-  element("hints-hint").textContent = isOn
-    ? "Click or draw where the mask is wrong, on what is chosen here."
-    : "Say what is where with a few clicks; what looks alike follows.";
+  element("hints-hint").hidden = !isOn;
   const first = tagsWish(current)[0];
   const select = element("hint-class");
   if (select.dataset.of !== current.key) {

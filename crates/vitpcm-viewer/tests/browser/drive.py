@@ -6,7 +6,7 @@
         --photos cat.png astronaut.png --screenshots docs/pictures
 
 Loads the page, drops two photographs, chooses tags and sees the mask change, refines, moves the line between before and
-after, looks at heat maps, downloads every format and reads it back, tries the keyboard, a hostile name, a broken file, a
+after, corrects, looks at heat maps, downloads every format and reads it back, tries the keyboard, a hostile name, a broken file, a
 reload, both themes and a width of 400 pixels. The browser's console must stay empty and axe must find nothing to
 complain of. The first photograph should show a cat, the second a person. Exits with 0 if all of that holds.
 """
@@ -202,6 +202,34 @@ def drive(page, photos, folder):
     page.wait_for_mask("refined ×1.0")
     assert page.mask() == refined
     page.screenshot("viewer-light")
+
+    step("corrections: a click, a line, the keyboard")
+    page.keys("k")
+    page.select("#hint-class", "dog")
+    stage = page.find("#stage")
+    width, height = stage.size["width"], stage.size["height"]
+    at = lambda x, y: (round((x - 0.5) * width), round((y - 0.5) * height))
+    ActionChains(page.driver).move_to_element_with_offset(stage, *at(0.55, 0.5)).click().perform()
+    page.wait_for_mask("cat, dog, 1 correction,")
+    dog = page.mask()
+    assert dog != refined
+    page.keys("z")
+    page.wait_for_mask("· cat, refined")
+    assert page.mask() == refined
+    page.select("#hint-class", "background")
+    line = ActionChains(page.driver).move_to_element_with_offset(stage, *at(0.85, 0.7)).click_and_hold()
+    line.move_by_offset(30, 30).move_by_offset(20, 30).release().perform()
+    page.wait_for_mask("1 correction")
+    assert len(page.all("#hints polyline")) == 2, "a line and its rim"
+    page.driver.execute_script("document.getElementById('stage').focus()")
+    page.keys(Keys.ARROW_LEFT, Keys.ARROW_DOWN, Keys.ENTER)
+    page.wait_for_mask("2 corrections")
+    page.check_accessible("corrections")
+    page.screenshot("viewer-correct")
+    page.tick("#clear-hints")
+    page.wait_for_mask("· cat, refined")
+    assert page.mask() == refined
+    page.keys("k")
 
     step("uncertain regions filled, and the mask before that")
     page.keys("f")
