@@ -108,7 +108,8 @@ pub(crate) fn clicks(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     milliseconds.sort_by(f64::total_cmp);
     let median = milliseconds[milliseconds.len() / 2];
     let slowest = milliseconds[milliseconds.len() - 1];
-    messages.note(format!("{table}a correction takes {median:.1} ms, at most {slowest:.1} ms"));
+    table.lines().for_each(|line| messages.note(line));
+    messages.note(format!("a correction takes {median:.1} ms, at most {slowest:.1} ms"));
     Ok(Outcome::Done)
 }
 

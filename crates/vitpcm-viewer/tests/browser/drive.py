@@ -221,6 +221,7 @@ def drive(page, photos, folder):
     line.move_by_offset(30, 30).move_by_offset(20, 30).release().perform()
     page.wait_for_mask("1 correction")
     assert len(page.all("#hints polyline")) == 2, "a line and its rim"
+    page.select("#hint-class", "cat")
     page.driver.execute_script("document.getElementById('stage').focus()")
     page.keys(Keys.ARROW_LEFT, Keys.ARROW_DOWN, Keys.ENTER)
     page.wait_for_mask("2 corrections")
