@@ -4,12 +4,13 @@
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
+use crate::activations::Activations;
 use crate::dropout::Mode;
 use crate::error::{NetsError, Result};
 use crate::parameters::Parameters;
 use crate::resnet::{OutputStride, RESNETS, ResNet, ResNetConfig, is_frozen_norm};
 use crate::variants::{Grid, ParameterShape, VARIANTS, VitConfig};
-use crate::vit::{Precision, Tokens, Vit};
+use crate::vit::{Precision, Vit};
 use crate::xception::{XCEPTIONS, Xception, XceptionConfig};
 
 /// Output stride of convolutional backbones, in pixels: the same as the paper's ViTs.
@@ -188,7 +189,7 @@ impl Backbone {
     ///
     /// # Shapes
     /// pixels `[B, 3, H, W]`, RGB, normalised as the weights expect; H and W multiples of [`BackboneConfig::patch`].
-    pub fn embed(&self, pixels: &Tensor) -> Result<Tokens> {
+    pub fn embed(&self, pixels: &Tensor) -> Result<Activations> {
         match self {
             Backbone::Vit(vit) => vit.embed(pixels),
             Backbone::ResNet(resnet) => enter(pixels, |channels_last| resnet.enter(channels_last)),
@@ -197,30 +198,37 @@ impl Backbone {
     }
 
     /// Runs the remaining blocks up to (not including) block `end`.
-    pub fn run_blocks_to(&self, end: usize, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<Tokens> {
-        let first = tokens.num_blocks_run;
+    pub fn run_blocks_to(
+        &self,
+        end: usize,
+        activations: &Activations,
+        mode: &mut Mode<'_>,
+    ) -> Result<Activations> {
+        let first = activations.num_blocks_run;
         let values = match self {
-            Backbone::Vit(vit) => return vit.run_blocks_to(end, tokens, mode),
-            Backbone::ResNet(resnet) => resnet.run_blocks(first..end, &tokens.values, mode.gradients())?,
-            Backbone::Xception(xception) => xception.run_blocks(first..end, &tokens.values)?,
+            Backbone::Vit(vit) => return vit.run_blocks_to(end, activations, mode),
+            Backbone::ResNet(resnet) => {
+                resnet.run_blocks(first..end, &activations.values, mode.gradients())?
+            }
+            Backbone::Xception(xception) => xception.run_blocks(first..end, &activations.values)?,
         };
-        Ok(Tokens { values, grid: tokens.grid, num_blocks_run: end })
+        Ok(Activations { values, grid: activations.grid, num_blocks_run: end })
     }
 
     /// The features after the last block, on the grid.
     ///
     /// # Shapes
     /// result `[B, rows, columns, features]`, in the dtype of [`Precision`]
-    pub fn grid_features(&self, tokens: &Tokens) -> Result<Tensor> {
+    pub fn grid_features(&self, activations: &Activations) -> Result<Tensor> {
         match self {
-            Backbone::Vit(vit) => vit.patch_features(tokens),
-            Backbone::ResNet(_) | Backbone::Xception(_) => Ok(tokens.values.to_dtype(DType::F32)?),
+            Backbone::Vit(vit) => vit.patch_features(activations),
+            Backbone::ResNet(_) | Backbone::Xception(_) => Ok(activations.values.to_dtype(DType::F32)?),
         }
     }
 }
 
 /// Runs the stem of a convolutional network on images of whole cells.
-fn enter(pixels: &Tensor, entrance: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tokens> {
+fn enter(pixels: &Tensor, entrance: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Activations> {
     let patch = CONVOLUTIONAL_STRIDE;
     let bad_pixels = || NetsError::BadPixels { shape: pixels.dims().to_vec(), patch };
     let &[_, 3, height, width] = pixels.dims() else { return Err(bad_pixels()) };
@@ -229,5 +237,5 @@ fn enter(pixels: &Tensor, entrance: impl Fn(&Tensor) -> Result<Tensor>) -> Resul
     }
     let grid = Grid { rows: height / patch, columns: width / patch };
     let values = entrance(&pixels.permute((0, 2, 3, 1))?.contiguous()?)?;
-    Ok(Tokens { values, grid, num_blocks_run: 0 })
+    Ok(Activations { values, grid, num_blocks_run: 0 })
 }

@@ -22,6 +22,7 @@
 //! # }
 //! ```
 
+mod activations;
 pub mod backbone;
 pub mod cam;
 pub mod deeplab;
@@ -52,6 +53,7 @@ mod weight_shrink;
 pub mod xception;
 mod xception_import;
 
+pub use activations::Activations;
 pub use backbone::{Backbone, BackboneConfig, ParameterPlace};
 pub use deeplab::{DeepLab, DeepLabConfig, class_probabilities};
 pub use deeplab_model::{DeepLabInfo, DeepLabModel};
@@ -72,7 +74,7 @@ pub use resnet_import::{ImportedResNet, ResNetNaming, ResNetSummary, import_resn
 pub use safetensors_writer::{PlannedTensor, SafetensorsWriter};
 pub use tag_head::{TagEvidence, TagHead};
 pub use variants::{Grid, LAYER_NORM_EPS, MLP_RATIO, ParameterShape, VARIANTS, Variant, VitConfig};
-pub use vit::{ClassificationHead, Precision, Tokens, Vit};
+pub use vit::{ClassificationHead, Precision, Vit};
 #[cfg(feature = "cuda")]
 pub use vitpcm_ops::open_cuda;
 pub use vitpcm_ops::{ParameterGradients, has_fast_bf16, has_fast_int8, on_worker};

@@ -4,6 +4,7 @@
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
+use crate::activations::Activations;
 use crate::backbone::{Backbone, BackboneConfig};
 use crate::cam::{ClassActivation, IMAGE_CLASSIFIER_WEIGHT};
 use crate::dropout::Mode;
@@ -13,7 +14,7 @@ use crate::parameters::Parameters;
 use crate::patch_classifier::{CLASSIFIER_WEIGHT, PatchClassifier};
 use crate::tag_head::{TagEvidence, TagHead};
 use crate::variants::ParameterShape;
-use crate::vit::{Precision, Tokens};
+use crate::vit::Precision;
 
 /// How patches exchange information between backbone and classifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,7 +171,7 @@ pub struct PcmNetwork {
 #[derive(Debug, Clone)]
 enum Head {
     Patches(PatchClassifier),
-    Activations { layer: ClassActivation, background_threshold: f32 },
+    ClassActivation { layer: ClassActivation, background_threshold: f32 },
 }
 
 impl PcmNetwork {
@@ -188,7 +189,7 @@ impl PcmNetwork {
             head: match config.localisation {
                 Localisation::Pcm => Head::Patches(PatchClassifier::new(parameters)?),
                 Localisation::Cam { background_threshold } => {
-                    Head::Activations { layer: ClassActivation::new(parameters)?, background_threshold }
+                    Head::ClassActivation { layer: ClassActivation::new(parameters)?, background_threshold }
                 }
             },
             tag_head: config.tag_head.then(|| TagHead::new(parameters)).transpose()?,
@@ -231,18 +232,18 @@ impl PcmNetwork {
         self.continue_from(&self.backbone.embed(pixels)?, mode)
     }
 
-    /// The part that training leaves frozen: embedding and the first `num_blocks` blocks, without dropout. Its tokens
-    /// carry no graph, and any number of passes can continue from them.
-    pub fn run_frozen_blocks(&self, pixels: &Tensor, num_blocks: usize) -> Result<Tokens> {
+    /// The part that training leaves frozen: embedding and the first `num_blocks` blocks, without dropout. Its
+    /// activations carry no graph, and any number of passes can continue from them.
+    pub fn run_frozen_blocks(&self, pixels: &Tensor, num_blocks: usize) -> Result<Activations> {
         let embedded = self.backbone.embed(pixels)?;
-        let mut tokens = self.backbone.run_blocks_to(num_blocks, &embedded, &mut Mode::Inference)?;
-        tokens.values = tokens.values.detach();
-        Ok(tokens)
+        let mut activations = self.backbone.run_blocks_to(num_blocks, &embedded, &mut Mode::Inference)?;
+        activations.values = activations.values.detach();
+        Ok(activations)
     }
 
-    /// Continues from tokens between two blocks to scores and tags.
-    pub fn continue_from(&self, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<PcmOutput> {
-        let grid_features = self.grid_features_from(tokens, mode)?;
+    /// Continues from activations between two blocks to scores and tags.
+    pub fn continue_from(&self, activations: &Activations, mode: &mut Mode<'_>) -> Result<PcmOutput> {
+        let grid_features = self.grid_features_from(activations, mode)?;
         let output = self.pooled(&grid_features, mode)?;
         let Some(tag_head) = &self.tag_head else { return Ok(output) };
         let evidence = TagEvidence::new(&output.tag_probabilities, &output.scores_on_grid, &grid_features)?;
@@ -266,7 +267,7 @@ impl PcmNetwork {
         let mode = &mut Mode::Inference;
         let depth = self.config.backbone.depth();
         let embedded = self.backbone.embed(pixels)?;
-        let (tokens, features) = match &self.backbone {
+        let (activations, features) = match &self.backbone {
             Backbone::Vit(vit) => {
                 let halfway = vit.run_blocks_to(depth / 2, &embedded, mode)?;
                 let last = vit.run_blocks_to(depth, &halfway, mode)?;
@@ -279,12 +280,12 @@ impl PcmNetwork {
                 (last, features)
             }
         };
-        Ok((self.continue_from(&tokens, mode)?, features))
+        Ok((self.continue_from(&activations, mode)?, features))
     }
 
-    fn grid_features_from(&self, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<Tensor> {
-        let tokens = self.backbone.run_blocks_to(self.config.backbone.depth(), tokens, mode)?;
-        self.backbone.grid_features(&tokens)
+    fn grid_features_from(&self, activations: &Activations, mode: &mut Mode<'_>) -> Result<Tensor> {
+        let activations = self.backbone.run_blocks_to(self.config.backbone.depth(), activations, mode)?;
+        self.backbone.grid_features(&activations)
     }
 
     /// Scores, and tags from pooling alone.
@@ -302,7 +303,7 @@ impl PcmNetwork {
         };
         let classifier = match &self.head {
             Head::Patches(classifier) => classifier,
-            Head::Activations { layer, background_threshold } => {
+            Head::ClassActivation { layer, background_threshold } => {
                 return layer.forward(features, *background_threshold, mode);
             }
         };

@@ -1,13 +1,14 @@
 //! The vision transformer: patch embedding, class and register tokens, pre-norm blocks, final norm, and optionally the
 //! classification head of pretraining.
 //!
-//! Tokens carry their grid and the number of blocks they went through, so that training can run the frozen first blocks
+//! Activations carry their grid and the number of blocks they went through, so that training can run the frozen first blocks
 //! once and continue from there several times.
 
 use candle_core::{DType, Device, Tensor};
 use serde::{Deserialize, Serialize};
 use vitpcm_ops::{self as ops, Affine, BlockOptions, BlockWeights, PackedBlock, PackedNumbers, Products};
 
+use crate::activations::Activations;
 use crate::dropout::{DropoutSite, Mode};
 use crate::error::{NetsError, Result};
 use crate::parameters::Parameters;
@@ -80,18 +81,6 @@ pub struct Vit {
     norm: Affine,
 }
 
-/// A batch of images between two blocks.
-#[derive(Debug, Clone)]
-pub struct Tokens {
-    /// A ViT's tokens, `[B, 1 + registers + rows·columns, D]`; a convolutional network's features, `[B, h, w, C]`,
-    /// which have the result's grid only after the last block
-    pub values: Tensor,
-    /// The grid of the patches among them, and of the result.
-    pub grid: Grid,
-    /// How many blocks they went through.
-    pub num_blocks_run: usize,
-}
-
 impl Vit {
     /// Builds the transformer from stored parameters with timm's names.
     pub fn new(config: &VitConfig, parameters: &Parameters) -> Result<Self> {
@@ -156,7 +145,7 @@ impl Vit {
     ///
     /// # Shapes
     /// pixels `[B, 3, H, W]`, RGB, normalised as the weights expect; H and W multiples of the patch size.
-    pub fn embed(&self, pixels: &Tensor) -> Result<Tokens> {
+    pub fn embed(&self, pixels: &Tensor) -> Result<Activations> {
         let patch = self.config.patch;
         let bad_pixels = || NetsError::BadPixels { shape: pixels.dims().to_vec(), patch };
         let &[batch, 3, height, width] = pixels.dims() else {
@@ -186,11 +175,16 @@ impl Vit {
                 Tensor::cat(&[&class_token, &registers, &patches], 1)?
             }
         };
-        Ok(Tokens { values, grid, num_blocks_run: 0 })
+        Ok(Activations { values, grid, num_blocks_run: 0 })
     }
 
     /// Runs the tokens through the remaining blocks up to (not including) block `end`.
-    pub fn run_blocks_to(&self, end: usize, tokens: &Tokens, mode: &mut Mode<'_>) -> Result<Tokens> {
+    pub fn run_blocks_to(
+        &self,
+        end: usize,
+        tokens: &Activations,
+        mode: &mut Mode<'_>,
+    ) -> Result<Activations> {
         let remaining = self.blocks.get(tokens.num_blocks_run..end).ok_or_else(|| NetsError::BadConfig {
             reason: format!(
                 "blocks {} to {end} of a ViT with {} blocks",
@@ -212,14 +206,14 @@ impl Vit {
             })
             .collect();
         let values = ops::transformer_blocks(&values, &blocks, mode.gradients())?;
-        Ok(Tokens { values, grid: tokens.grid, num_blocks_run: end })
+        Ok(Activations { values, grid: tokens.grid, num_blocks_run: end })
     }
 
     /// The patches' features after the final norm, on the grid; class and register tokens are dropped.
     ///
     /// # Shapes
     /// result `[B, rows, columns, D]`, f32
-    pub fn patch_features(&self, tokens: &Tokens) -> Result<Tensor> {
+    pub fn patch_features(&self, tokens: &Activations) -> Result<Tensor> {
         self.normalised_patches(tokens, &self.norm)
     }
 
@@ -228,7 +222,7 @@ impl Vit {
     ///
     /// # Shapes
     /// result `[B, rows, columns, D]`, f32
-    pub fn plain_features(&self, tokens: &Tokens) -> Result<Tensor> {
+    pub fn plain_features(&self, tokens: &Activations) -> Result<Tensor> {
         let (width, device) = (self.config.width, tokens.values.device());
         let plain = Affine {
             weight: Tensor::ones(width, DType::F32, device)?,
@@ -252,7 +246,7 @@ impl Vit {
     }
 
     /// The patches after a norm, on the grid.
-    fn normalised_patches(&self, tokens: &Tokens, norm: &Affine) -> Result<Tensor> {
+    fn normalised_patches(&self, tokens: &Activations, norm: &Affine) -> Result<Tensor> {
         let grid = tokens.grid;
         let batch = tokens.values.dim(0)?;
         let patches = tokens.values.narrow(1, self.config.num_prefix_tokens(), grid.num_cells())?;
@@ -264,7 +258,7 @@ impl Vit {
     ///
     /// # Shapes
     /// result `[B, D]`
-    pub fn class_feature(&self, tokens: &Tokens) -> Result<Tensor> {
+    pub fn class_feature(&self, tokens: &Activations) -> Result<Tensor> {
         let class_token = tokens.values.narrow(1, 0, 1)?;
         Ok(normalise(&self.norm, &class_token)?.squeeze(1)?)
     }
@@ -287,7 +281,7 @@ impl Vit {
     }
 
     /// All blocks, from pixels to the tokens after the last one.
-    pub fn forward(&self, pixels: &Tensor, mode: &mut Mode<'_>) -> Result<Tokens> {
+    pub fn forward(&self, pixels: &Tensor, mode: &mut Mode<'_>) -> Result<Activations> {
         self.run_blocks_to(self.config.depth, &self.embed(pixels)?, mode)
     }
 }

@@ -8,7 +8,7 @@ use formula::{check_close, every, parameters, reference, shared, tensor};
 use vitpcm_nets::hv_bilstm::HvBiLstm;
 use vitpcm_nets::patch_classifier::PatchClassifier;
 use vitpcm_nets::{
-    Grid, Mode, PcmConfig, PcmNetwork, Tokens, Variant, Vit, VitConfig, import_backbone,
+    Activations, Grid, Mode, PcmConfig, PcmNetwork, Variant, Vit, VitConfig, import_backbone,
     resize_position_embedding,
 };
 
@@ -25,7 +25,7 @@ fn vit_ti16() -> VitConfig {
 fn a_block_agrees_with_pytorch() {
     let config = vit_ti16();
     let vit = Vit::new(&config, &parameters(config.parameter_shapes())).unwrap();
-    let tokens = Tokens {
+    let tokens = Activations {
         values: tensor("input tokens", &[2, 50, 192]),
         grid: Grid { rows: 7, columns: 7 },
         num_blocks_run: 0,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use candle_core::{Tensor, Var};
 use vitpcm_nets::{
-    Dropout, Grid, Localisation, Mode, ParameterGradients, Parameters, PcmConfig, PcmNetwork, PcmOutput,
-    Precision, Tokens,
+    Activations, Dropout, Grid, Localisation, Mode, ParameterGradients, Parameters, PcmConfig, PcmNetwork,
+    PcmOutput, Precision,
 };
 
 use crate::batch::TaggedBatch;
@@ -150,14 +150,14 @@ impl PcmStep {
                 EtTarget::None | EtTarget::Merged | EtTarget::Symmetric => tokens.values.dim(0)?,
             };
             let values = tokens.values.detach().narrow(0, 0, num_targets)?;
-            let tokens = Tokens { values, ..tokens };
+            let tokens = Activations { values, ..tokens };
             let output = self.constant_network.continue_from(&tokens, &mut Mode::Inference)?;
             Ok(output.scores_on_grid)
         })
     }
 
     /// The pictures behind the frozen blocks: what is kept of them, through those that follow.
-    fn frozen_tokens(&self, batch: &TaggedBatch, num_blocks: usize) -> Result<Tokens> {
+    fn frozen_tokens(&self, batch: &TaggedBatch, num_blocks: usize) -> Result<Activations> {
         let network = &self.constant_network;
         let (Some(cache), Some(place)) = (&self.features, batch.place) else {
             return Ok(network.run_frozen_blocks(&self.pictures(batch)?, num_blocks)?);
@@ -174,9 +174,9 @@ impl PcmStep {
         };
         let side = batch.first_views.dim(2)? / self.config.backbone.patch();
         let grid = Grid { rows: side, columns: side };
-        let tokens = Tokens { values, grid, num_blocks_run: cache.num_blocks() };
+        let tokens = Activations { values, grid, num_blocks_run: cache.num_blocks() };
         let tokens = network.backbone().run_blocks_to(num_blocks, &tokens, &mut Mode::Inference)?;
-        Ok(Tokens { values: tokens.values.detach(), ..tokens })
+        Ok(Activations { values: tokens.values.detach(), ..tokens })
     }
 
     /// `target_maps` gives the maps of first views, and of merged ones where these teach, without dropout and without
