@@ -9,13 +9,11 @@ use crate::counting::images;
 use crate::data_inspect::{Reading, problems_line};
 use crate::file_guard;
 use crate::initial_weights::InitialWeights;
-use crate::interrupt::Interrupt;
 use crate::live_run::{self, Resuming};
 use crate::mask_place;
 use crate::model_path::{self, MODEL_FILE};
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
-use crate::output;
 use crate::session::{Role, Session};
 use crate::train_report::{State, TrainReport};
 use anyhow::{anyhow, bail};
@@ -175,7 +173,7 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
     }
     if session.ranks.is_first() && session.role == Role::Command {
         let verdict = TrainReport::new(&job, &session.invocation).verdict()?;
-        output::result(&format!("{}{best}\n{}", model.display(), verdict.text()))?;
+        session.messages.result(&format!("{}{best}\n{}", model.display(), verdict.text()))?;
     }
     Ok(if num_warnings > 0 { Outcome::SomeFailed } else { Outcome::Done })
 }
@@ -353,7 +351,7 @@ pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOut
     let report = session.ranks.is_first().then(|| TrainReport::new(job, &session.invocation));
     let mut display = Display::new(&session.messages, &job.data, report);
     let train = |events: &SyncSender<Event>| vitpcm_train::train(job, session.ranks, events, &stop);
-    let outcome = live_run::run(&Interrupt::listen(), &stop, |event| display.show(event), train);
+    let outcome = live_run::run(&session.interrupt(), &stop, |event| display.show(event), train);
     if let Ok(outcome) = &outcome {
         display.write_report(State::Ended(outcome.ending));
     }
