@@ -16,7 +16,9 @@ use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
 use crate::session::{Role, Session};
 use crate::train_report::{State, TrainReport};
+use crate::verdict::VerdictFigures;
 use anyhow::{anyhow, bail};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::SyncSender;
@@ -79,6 +81,23 @@ pub struct Args {
     /// Change one setting by its dotted key, e.g. `schedule.rate=3e-4`; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Write steps, best epoch, classes and verdict as JSON; `-` prints them
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What `--json` says.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a Path,
+    classes: &'a [String],
+    /// Training images.
+    images: usize,
+    steps: u64,
+    /// Where validation chose one.
+    best_epoch: Option<usize>,
+    best_score: Option<f64>,
+    verdict: VerdictFigures,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -130,7 +149,7 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
     let pseudo_masks = args.pseudo_masks.iter().flat_map(|folder| file_guard::files_below(folder));
     let weights = args.weights.iter().cloned();
     let inputs = dataset.files().map(Path::to_path_buf).chain(pseudo_masks).chain(weights);
-    session.check_outputs(inputs, live_run::files(&args.out))?;
+    session.check_outputs(inputs, live_run::files(&args.out).into_iter().chain(args.json.clone()))?;
     let mut data = training_data(args, &dataset, &config, session.image_limits())?;
     if let Some(folder) = &args.pseudo_masks {
         data = with_pseudo_masks(data, folder, session)?;
@@ -173,7 +192,17 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
     }
     if session.ranks.is_first() && session.role == Role::Command {
         let verdict = TrainReport::new(&job, &session.invocation).verdict()?;
-        session.messages.result(&format!("{}{best}\n{}", model.display(), verdict.text()))?;
+        let text = format!("{}{best}\n{}", model.display(), verdict.text());
+        let report = Report {
+            model: &model,
+            classes: &job.data.classes.names()[1..],
+            images: job.data.training.len(),
+            steps: outcome.steps,
+            best_epoch: outcome.best.map(|(epoch, _)| epoch),
+            best_score: outcome.best.map(|(_, score)| score),
+            verdict: verdict.figures(),
+        };
+        session.messages.json_or_text(args.json.as_deref(), &report, &text)?;
     }
     Ok(if num_warnings > 0 { Outcome::SomeFailed } else { Outcome::Done })
 }
