@@ -4,13 +4,12 @@
 use image::RgbImage;
 use numpy::ndarray::{Array2, Array3};
 use numpy::{IntoPyArray, PyArray2, PyArray3, PyArrayDyn, PyReadonlyArrayDyn, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyFileNotFoundError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::{Path, PathBuf};
-use vitpcm_data::{ImageLimits, read_image};
+use vitpcm_data::{DataError, ImageLimits, read_image};
 use vitpcm_masks::{LabelMap, Picture, ScoreMap};
 
-use crate::Error;
+use crate::{Error, MissingFileError, UsageError, WrongTypeError};
 
 fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     value.py().import("numpy")?.call_method1("asarray", (value,))
@@ -22,11 +21,45 @@ fn described(array: &Bound<'_, PyAny>) -> String {
     format!("{} of shape {}", part("dtype"), part("shape"))
 }
 
-/// An image: a file's path, a PIL image of any mode, or an array of shape (height, width, 3), uint8.
-pub(crate) fn rgb_image(value: &Bound<'_, PyAny>) -> PyResult<RgbImage> {
-    if let Ok(path) = value.extract::<PathBuf>() {
-        return image_file(value.py(), &path);
+/// An image as it comes.
+pub(crate) enum ImageSource {
+    /// A file that exists.
+    File(PathBuf),
+    Pixels(RgbImage),
+}
+
+impl ImageSource {
+    /// From a file's path, a PIL image of any mode, or an array of shape (height, width, 3), uint8.
+    pub(crate) fn new(value: &Bound<'_, PyAny>) -> PyResult<ImageSource> {
+        match value.extract::<PathBuf>() {
+            Ok(path) if path.exists() => Ok(ImageSource::File(path)),
+            Ok(path) => Err(missing(&path)),
+            Err(_) => pixels(value).map(ImageSource::Pixels),
+        }
     }
+
+    /// The pixels; files are read as the command reads them. It needs no lock of the interpreter.
+    pub(crate) fn read(self) -> Result<RgbImage, DataError> {
+        match self {
+            ImageSource::File(path) => read_image(&path, &ImageLimits::default()),
+            ImageSource::Pixels(image) => Ok(image),
+        }
+    }
+}
+
+/// The pixels of an image in any form that [`ImageSource`] takes.
+pub(crate) fn rgb_image(value: &Bound<'_, PyAny>) -> PyResult<RgbImage> {
+    let source = ImageSource::new(value)?;
+    value.py().detach(|| source.read()).map_err(|error| Error::new_err(error.to_string()))
+}
+
+/// The error of a file that does not exist.
+pub(crate) fn missing(path: &Path) -> PyErr {
+    MissingFileError::new_err(format!("{}: there is no such file", path.display()))
+}
+
+/// The pixels of a PIL image or an array.
+fn pixels(value: &Bound<'_, PyAny>) -> PyResult<RgbImage> {
     // PIL's are told by how they become RGB; others are taken as arrays.
     let is_pil = value.hasattr("convert")? && value.hasattr("mode")?;
     let array = match is_pil {
@@ -37,23 +70,14 @@ pub(crate) fn rgb_image(value: &Bound<'_, PyAny>) -> PyResult<RgbImage> {
         format!("image: expected uint8 of shape (height, width, 3) in RGB order, found {}", described(&array))
     };
     let Ok(pixels) = array.extract::<PyReadonlyArrayDyn<'_, u8>>() else {
-        return Err(PyTypeError::new_err(wrong()));
+        return Err(WrongTypeError::new_err(wrong()));
     };
-    let &[height, width, 3] = pixels.shape() else { return Err(PyValueError::new_err(wrong())) };
+    let &[height, width, 3] = pixels.shape() else { return Err(UsageError::new_err(wrong())) };
     let (Ok(width), Ok(height)) = (u32::try_from(width), u32::try_from(height)) else {
-        return Err(PyValueError::new_err(wrong()));
+        return Err(UsageError::new_err(wrong()));
     };
     let image = RgbImage::from_raw(width, height, values(&pixels)).filter(|_| width > 0 && height > 0);
-    image.ok_or_else(|| PyValueError::new_err(wrong()))
-}
-
-/// The file's pixels, read as the command reads them.
-fn image_file(py: Python<'_>, path: &Path) -> PyResult<RgbImage> {
-    if !path.exists() {
-        return Err(PyFileNotFoundError::new_err(format!("{}: there is no such file", path.display())));
-    }
-    let pixels = py.detach(|| read_image(path, &ImageLimits::default()));
-    pixels.map_err(|error| Error::new_err(error.to_string()))
+    image.ok_or_else(|| UsageError::new_err(wrong()))
 }
 
 /// A score map of shape (classes, rows, columns), of floats.
@@ -62,13 +86,13 @@ pub(crate) fn score_map(value: &Bound<'_, PyAny>) -> PyResult<ScoreMap> {
     let wrong =
         || format!("scores: expected floats of shape (classes, rows, columns), found {}", described(&array));
     if array.getattr("dtype")?.getattr("kind")?.to_string() != "f" {
-        return Err(PyTypeError::new_err(wrong()));
+        return Err(WrongTypeError::new_err(wrong()));
     }
     let floats = array.call_method1("astype", ("float32",))?;
     let floats = floats.extract::<PyReadonlyArrayDyn<'_, f32>>()?;
-    let &[num_classes, rows, columns] = floats.shape() else { return Err(PyValueError::new_err(wrong())) };
+    let &[num_classes, rows, columns] = floats.shape() else { return Err(UsageError::new_err(wrong())) };
     ScoreMap::new(num_classes, columns, rows, values(&floats))
-        .map_err(|error| PyValueError::new_err(format!("scores: {error}")))
+        .map_err(|error| UsageError::new_err(format!("scores: {error}")))
 }
 
 /// A mask of shape (height, width), of whole numbers from 0 to 255.
@@ -82,20 +106,20 @@ pub(crate) fn label_map(name: &str, value: &Bound<'_, PyAny>) -> PyResult<LabelM
     };
     let kind = array.getattr("dtype")?.getattr("kind")?.to_string();
     if kind != "u" && kind != "i" && kind != "b" {
-        return Err(PyTypeError::new_err(wrong()));
+        return Err(WrongTypeError::new_err(wrong()));
     }
     if array.getattr("ndim")?.extract::<usize>()? != 2 || array.getattr("size")?.extract::<usize>()? == 0 {
-        return Err(PyValueError::new_err(wrong()));
+        return Err(UsageError::new_err(wrong()));
     }
     let extreme = |method: &str| array.call_method0(method)?.call_method0("item")?.extract::<i128>();
     if kind != "b" && (extreme("min")? < 0 || extreme("max")? > 255) {
-        return Err(PyValueError::new_err(wrong()));
+        return Err(UsageError::new_err(wrong()));
     }
     let labels = array.call_method1("astype", ("uint8",))?;
     let labels = labels.extract::<PyReadonlyArrayDyn<'_, u8>>()?;
-    let &[height, width] = labels.shape() else { return Err(PyValueError::new_err(wrong())) };
+    let &[height, width] = labels.shape() else { return Err(UsageError::new_err(wrong())) };
     LabelMap::new(width, height, values(&labels))
-        .map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
+        .map_err(|error| UsageError::new_err(format!("{name}: {error}")))
 }
 
 /// All values, row by row, however the array lies in memory.

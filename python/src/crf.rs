@@ -1,8 +1,7 @@
 //! The dense CRF: its settings, and refinement of score maps by an image.
 
 use crate::arrays;
-use crate::raised;
-use pyo3::exceptions::PyValueError;
+use crate::{UsageError, raised};
 use pyo3::prelude::*;
 use vitpcm::{CrfParams, CrfPreset, refined_label_map, refined_scores};
 use vitpcm_masks::resampling::Alignment;
@@ -36,9 +35,8 @@ impl Crf {
     ) -> PyResult<Self> {
         let found = CrfPreset::NAMED.into_iter().find(|(name, _)| *name == preset);
         let known = || CrfPreset::NAMED.map(|(name, _)| name).join(", ");
-        let (_, found) = found.ok_or_else(|| {
-            PyValueError::new_err(format!("preset `{preset}`: expected one of {}", known()))
-        })?;
+        let (_, found) = found
+            .ok_or_else(|| UsageError::new_err(format!("preset `{preset}`: expected one of {}", known())))?;
         let preset = found.params();
         Ok(Crf(CrfParams {
             iterations: iterations.unwrap_or(preset.iterations),
@@ -98,7 +96,7 @@ pub(crate) fn refine<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = scores.py();
     let alignment = Alignment::from_name(alignment).ok_or_else(|| {
-        PyValueError::new_err(format!("alignment `{alignment}`: expected half-pixel or align-corners"))
+        UsageError::new_err(format!("alignment `{alignment}`: expected half-pixel or align-corners"))
     })?;
     let params = crf.map_or_else(CrfParams::default, |crf| crf.0);
     let (scores, image) = (arrays::score_map(scores)?, arrays::rgb_image(image)?);

@@ -1,8 +1,7 @@
 //! Scores of masks against true ones: arrays, lists of arrays, or folders.
 
-use crate::Error;
 use crate::arrays;
-use pyo3::exceptions::PyValueError;
+use crate::{Error, UsageError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use std::path::{Path, PathBuf};
@@ -59,7 +58,7 @@ pub(crate) fn evaluate<'py>(
     classes: Option<ClassList>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = pred.py();
-    let wrong = |error: MaskError| PyValueError::new_err(error.to_string());
+    let wrong = |error: MaskError| UsageError::new_err(error.to_string());
     let classes = classes.map(ClassList::classes).transpose().map_err(wrong)?;
     let (counted, classes) = match (folder(pred), folder(truth)) {
         (Some(pred), Some(truth)) => {
@@ -77,7 +76,7 @@ pub(crate) fn evaluate<'py>(
             (py.detach(|| count_maps(&pred, &truth, classes.as_ref()))?, classes)
         }
         _ => {
-            return Err(PyValueError::new_err(
+            return Err(UsageError::new_err(
                 "pred and truth: expected both to be folders or both to be arrays",
             ));
         }
@@ -132,11 +131,11 @@ fn count_maps(pred: &[LabelMap], truth: &[LabelMap], classes: Option<&Classes>) 
             pred.len(),
             truth.len()
         );
-        return Err(PyValueError::new_err(text));
+        return Err(UsageError::new_err(text));
     }
     let mut matrix = ConfusionMatrix::new(classes.map_or(255, Classes::len));
     for (i, (pred, truth)) in pred.iter().zip(truth).enumerate() {
-        matrix.add(pred, truth).map_err(|error| PyValueError::new_err(format!("mask {i}: {error}")))?;
+        matrix.add(pred, truth).map_err(|error| UsageError::new_err(format!("mask {i}: {error}")))?;
     }
     Ok(Counted { matrix, num_images: pred.len(), failures: Vec::new() })
 }

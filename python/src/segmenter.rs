@@ -2,10 +2,10 @@
 
 use crate::arrays;
 use crate::crf::Crf;
-use crate::{Error, notebook, raised};
+use crate::many::{ImageTags, OnError, Segmentations};
+use crate::{Error, UsageError, annotations, notebook, raised};
 use image::RgbImage;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArray3};
-use pyo3::exceptions::{PyFileNotFoundError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -45,20 +45,21 @@ fn refinement(crf: CrfChoice, fill_unsure: bool) -> Refinement {
 }
 
 /// Which classes a mask may show, owned.
-enum Mode {
+#[derive(Clone)]
+pub(crate) enum Mode {
     Given(Vec<usize>),
     Predicted(f32),
     Unknown,
 }
 
 impl Mode {
-    fn new(tags: Option<Tags>, threshold: f32, classes: &Classes) -> PyResult<Mode> {
+    pub(crate) fn new(tags: Option<Tags>, threshold: f32, classes: &Classes) -> PyResult<Mode> {
         let tags = match tags {
             None => return Ok(Mode::Unknown),
             Some(Tags::Word(word)) if word == "predict" => return Ok(Mode::Predicted(threshold)),
             Some(Tags::Word(word)) => {
                 let text = format!("tags: expected a list of classes, \"predict\" or None, found `{word}`");
-                return Err(PyValueError::new_err(text));
+                return Err(UsageError::new_err(text));
             }
             Some(Tags::Listed(tags)) => tags,
         };
@@ -69,7 +70,7 @@ impl Mode {
             };
             found.filter(|&index| index > 0).ok_or_else(|| {
                 let known = classes.names()[1..].join(", ");
-                PyValueError::new_err(format!("tags: the model does not know `{said}`; it knows {known}"))
+                UsageError::new_err(format!("tags: the model does not know `{said}`; it knows {known}"))
             })
         };
         Ok(Mode::Given(tags.into_iter().map(index).collect::<PyResult<_>>()?))
@@ -112,9 +113,9 @@ impl Segmenter {
     #[pyo3(signature = (model = None, *, device = None))]
     fn new(py: Python<'_>, model: Option<PathBuf>, device: Option<&str>) -> PyResult<Self> {
         if let Some(path) = model.as_ref().filter(|path| !path.exists()) {
-            return Err(PyFileNotFoundError::new_err(format!("{}: there is no such file", path.display())));
+            return Err(arrays::missing(path));
         }
-        let name = device.map_or(Ok(DeviceName::Best), str::parse).map_err(PyValueError::new_err)?;
+        let name = device.map_or(Ok(DeviceName::Best), str::parse).map_err(UsageError::new_err)?;
         py.detach(|| {
             let device = name.open()?;
             let model = match &model {
@@ -148,6 +149,11 @@ impl Segmenter {
     /// are averaged over these multiples of the size. flip: and over the image and its mirror image. crf: True or a Crf:
     /// the mask is refined. fill_unsure: large uncertain background regions are assigned to the next most likely class.
     /// The interpreter's lock is released meanwhile.
+    ///
+    /// >>> import numpy as np, vitpcm
+    /// >>> image = np.zeros((60, 80, 3), np.uint8)
+    /// >>> vitpcm.Segmenter().segment(image, ["dog"], size=224, crf=True).mask.shape
+    /// (60, 80)
     #[pyo3(signature = (image, tags = Some(Tags::Word("predict".to_owned())), *, threshold = 0.5, size = None,
                         scales = None, flip = false, crf = CrfChoice::Default(false), fill_unsure = false))]
     #[pyo3(
@@ -167,20 +173,51 @@ impl Segmenter {
     ) -> PyResult<Segmentation> {
         let py = image.py();
         let mode = Mode::new(tags, threshold, &self.classes)?;
-        let image = Arc::new(arrays::rgb_image(image)?);
-        let options = SegmenterOptions {
-            size,
-            scales: scales.unwrap_or_default(),
-            flip,
-            precision: suitable_precision(&self.device),
-            ..SegmenterOptions::default()
-        };
-        let scores = py.detach(|| {
-            let segmenter = self.with_options(options)?;
-            segmenter.1.score(&image)
-        });
-        let scores = Arc::new(scores.map_err(raised)?);
-        Segmentation::new(py, image, scores, self.classes.clone(), &mode, &refinement(crf, fill_unsure))
+        let image = arrays::rgb_image(image)?;
+        let options = self.options(size, scales, flip);
+        self.segmentation(py, image, &mode, &options, &refinement(crf, fill_unsure))
+    }
+
+    /// Segment many images, one after the other: an iterator over their segmentations, in order.
+    ///
+    /// images: any iterable of what segment() takes; two are read ahead, so that memory does not grow with their number.
+    /// tags: as segment() takes them, for all images; or a list with one list of tags for each image. errors: "raise": an
+    /// image that cannot be segmented raises vitpcm.Error, and the next step goes on with the next image; "yield": the
+    /// error comes in place of its result. progress: called as progress("segmenting", done, total) after each image; total is
+    /// 0 where images has no length. The other arguments are those of segment().
+    ///
+    /// >>> import numpy as np, vitpcm
+    /// >>> images = [np.zeros((60, 80, 3), np.uint8), "missing.jpg"]
+    /// >>> for result in vitpcm.Segmenter().segment_many(images, ["dog"], size=224, errors="yield"):
+    /// ...     print(result if isinstance(result, vitpcm.Error) else result.mask.shape)
+    /// (60, 80)
+    /// missing.jpg: there is no such file
+    #[pyo3(signature = (images, tags = ImageTags::Same(Some(Tags::Word("predict".to_owned()))), *, threshold = 0.5, size = None,
+                        scales = None, flip = false, crf = CrfChoice::Default(false), fill_unsure = false, errors = "raise",
+                        progress = None))]
+    #[pyo3(
+        text_signature = "(self, images, tags='predict', *, threshold=0.5, size=None, scales=None, flip=False, crf=False, fill_unsure=False, errors='raise', progress=None)"
+    )]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
+    fn segment_many(
+        slf: &Bound<'_, Self>,
+        images: &Bound<'_, PyAny>,
+        tags: ImageTags,
+        threshold: f32,
+        size: Option<usize>,
+        scales: Option<Vec<f64>>,
+        flip: bool,
+        crf: CrfChoice,
+        fill_unsure: bool,
+        errors: &str,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Segmentations> {
+        let this = slf.get();
+        let tags = tags.modes(threshold, &this.classes)?;
+        let options = this.options(size, scales, flip);
+        let refinement = refinement(crf, fill_unsure);
+        let errors = OnError::from_name(errors)?;
+        Segmentations::new(slf.clone().unbind(), images, tags, options, refinement, errors, progress)
     }
 
     fn __repr__(&self) -> String {
@@ -190,6 +227,30 @@ impl Segmenter {
 }
 
 impl Segmenter {
+    fn options(&self, size: Option<usize>, scales: Option<Vec<f64>>, flip: bool) -> SegmenterOptions {
+        SegmenterOptions {
+            size,
+            scales: scales.unwrap_or_default(),
+            flip,
+            precision: suitable_precision(&self.device),
+            ..SegmenterOptions::default()
+        }
+    }
+
+    pub(crate) fn segmentation(
+        &self,
+        py: Python<'_>,
+        image: RgbImage,
+        mode: &Mode,
+        options: &SegmenterOptions,
+        refinement: &Refinement,
+    ) -> PyResult<Segmentation> {
+        let image = Arc::new(image);
+        let scores = py.detach(|| self.with_options(options.clone())?.1.score(&image));
+        let scores = Arc::new(scores.map_err(raised)?);
+        Segmentation::new(py, image, scores, self.classes.clone(), mode, refinement)
+    }
+
     /// The model set up for these options; the last ones are kept, as calls usually come in rows.
     fn with_options(
         &self,
@@ -267,7 +328,7 @@ impl Segmentation {
         let (expected, found) = (self.raw.image_size, mask.size());
         match found == expected {
             true => Ok(mask),
-            false => Err(PyValueError::new_err(format!(
+            false => Err(UsageError::new_err(format!(
                 "mask: expected (width, height) {expected:?}, found {found:?}"
             ))),
         }
@@ -292,7 +353,12 @@ impl Segmentation {
         self.raw.alignment.name()
     }
 
-    /// The same image with other tags or another CRF, from the same run of the network.
+    /// The same image with other tags or another CRF, from the same run of the network. The arguments are those of segment().
+    ///
+    /// >>> import numpy as np, vitpcm
+    /// >>> result = vitpcm.Segmenter().segment(np.zeros((60, 80, 3), np.uint8), None, size=224)
+    /// >>> result.with_tags(["dog"], crf=True).tags
+    /// ['dog']
     #[pyo3(signature = (tags = Some(Tags::Word("predict".to_owned())), *, threshold = 0.5,
                         crf = CrfChoice::Default(false), fill_unsure = false))]
     #[pyo3(text_signature = "(self, tags='predict', *, threshold=0.5, crf=False, fill_unsure=False)")]
@@ -310,6 +376,10 @@ impl Segmentation {
     }
 
     /// The mask over its image: uint8 of shape (height, width, 3). opacity: of the classes' colours, 0 to 1.
+    ///
+    /// >>> import numpy as np, vitpcm
+    /// >>> vitpcm.Segmenter().segment(np.zeros((60, 80, 3), np.uint8), size=224).overlay().shape
+    /// (60, 80, 3)
     #[pyo3(signature = (opacity = 0.5))]
     fn overlay<'py>(&self, py: Python<'py>, opacity: f32) -> PyResult<Bound<'py, PyArray3<u8>>> {
         let mask = self.label_map(py)?;
@@ -322,6 +392,37 @@ impl Segmentation {
         py.detach(|| write_label_png(&path, &mask)).map_err(|error| Error::new_err(error.to_string()))
     }
 
+    /// The mask's objects as COCO annotations: dicts with category_id (as in classes), bbox, area and segmentation.
+    ///
+    /// shape: "polygons", lists of x, y along pixel edges, holes joined to their outline; or "rle", run lengths as pycocotools takes
+    /// them, which are exactly the mask. objects: "parts": each connected component of a class; "classes": all of a class.
+    /// polygon_error: largest distance in pixels between outline and polygon. min_area: components of fewer pixels are merged into
+    /// their neighbours first.
+    ///
+    /// >>> import numpy as np, vitpcm
+    /// >>> result = vitpcm.Segmenter().segment(np.zeros((60, 80, 3), np.uint8), ["dog"], size=224)
+    /// >>> result.mask[:] = 0
+    /// >>> result.mask[10:20, 30:50] = 12
+    /// >>> dog, = result.annotations()
+    /// >>> dog["category_id"], dog["bbox"], dog["segmentation"]
+    /// (12, [30, 10, 20, 10], [[30, 10, 50, 10, 50, 20, 30, 20]])
+    #[pyo3(signature = (shape = "polygons", *, objects = "parts", polygon_error = 1.0, min_area = 0))]
+    fn annotations<'py>(
+        &self,
+        py: Python<'py>,
+        shape: &str,
+        objects: &str,
+        polygon_error: f64,
+        min_area: u32,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mask = self.label_map(py)?;
+        let options = annotations::options(shape, objects, polygon_error, min_area)?;
+        let made = py.detach(|| annotations::json(&mask, &self.class_list, &options));
+        let made = made.map_err(|error| Error::new_err(error.to_string()))?;
+        py.import("json")?.call_method1("loads", (made,))?.get_item("annotations")
+    }
+
+    /// What a notebook shows of the result: the mask over its image, and its classes with their colours and areas.
     fn _repr_html_(&self, py: Python<'_>) -> PyResult<String> {
         let mask = self.label_map(py)?;
         Ok(py.detach(|| notebook::html(self.picture(&mask, 0.5), &mask, self.class_list.names())))

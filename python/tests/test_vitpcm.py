@@ -1,11 +1,16 @@
 """The package as a user calls it. The command's own masks are compared where VITPCM names the built program."""
 
 import base64
+import csv
 import doctest
 import io
+import logging
 import os
 import re
+import shutil
+import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -31,9 +36,40 @@ def segmenter():
     return vitpcm.Segmenter(device="cpu")
 
 
-@pytest.mark.parametrize("name", ["vitpcm", "Crf", "Segmenter", "refine", "evaluate"])
+def command(*words, **options):
+    """The console script that comes with the package."""
+    program = Path(sys.executable).with_name("vitpcm")
+    return subprocess.run([program, *words], capture_output=True, text=True, **options)
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory):
+    """Sixteen drawn images with tags."""
+    drawn = tmp_path_factory.mktemp("drawn")
+    done = command("demo", "--data-only", drawn, "--quiet")
+    assert done.returncode == 0, done.stderr
+    with open(drawn / "tags.csv", newline="") as file:
+        header, *rows = csv.reader(file)
+    few = tmp_path_factory.mktemp("scenes")
+    named = [(row[header.index("image")], row[header.index("tags")]) for row in rows[:16]]
+    for name, _ in named:
+        shutil.copy(drawn / "images" / Path(name).name, few / Path(name).name)
+    with open(few / "tags.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("image", "tags"), *((Path(name).name, tags) for name, tags in named)])
+    return few
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vitpcm", "Crf", "Error", "Segmenter", "Segmenter.segment", "Segmenter.segment_many", "Segmentation.annotations",
+        "Segmentation.overlay", "Segmentation.with_tags", "evaluate", "refine",
+    ],
+)
 def test_examples_in_the_documentation_run(name):
-    documented = vitpcm if name == "vitpcm" else getattr(vitpcm, name)
+    documented = vitpcm
+    for part in name.split(".") if name != "vitpcm" else []:
+        documented = getattr(documented, part)
     test = doctest.DocTestParser().get_doctest(documented.__doc__, {}, name, None, None)
     assert test.examples, f"{name} has no example"
     runner = doctest.DocTestRunner()
@@ -178,12 +214,255 @@ def test_folders_are_scored_like_arrays(tmp_path):
         (lambda s: vitpcm.evaluate(np.zeros((2, 2), int), np.zeros((2, 3), int)), ValueError, "mask 0: "),
         (lambda s: vitpcm.evaluate("/nowhere", "/nowhere"), vitpcm.Error, "/nowhere"),
         (lambda s: vitpcm.evaluate("/nowhere", np.zeros((2, 2), int)), ValueError, "both to be folders"),
+        (lambda s: s.segment_many([], errors="no"), ValueError, "expected raise or yield"),
+        (lambda s: s.segment_many([picture()], [["dog"], None]), ValueError, "found 2 for 1"),
+        (lambda s: s.segment(picture(), ["dog"], size=SIZE).annotations("boxes"), ValueError, "polygons or rle"),
+        (lambda s: vitpcm.masks("nowhere", "out"), FileNotFoundError, "nowhere: there is no such file or folder"),
+        (lambda s: vitpcm.masks(__file__, "out"), ValueError, "expected a folder of tagged images"),
+        (lambda s: vitpcm.masks(".", "out", minutes=-1), ValueError, "invalid value '-1' for '--minutes"),
+        (lambda s: vitpcm.masks(".", "out", formats=["bmp"]), ValueError, "'bmp'"),
+        (lambda s: vitpcm.train(".", "out", preset="mine"), ValueError, "possible values: default, official"),
+        (lambda s: vitpcm.train("nowhere", "out"), FileNotFoundError, "nowhere"),
     ],
 )
 def test_errors_say_what_was_expected(segmenter, call, kind, words):
     with pytest.raises(kind) as raised:
         call(segmenter)
     assert words in str(raised.value)
+    assert isinstance(raised.value, vitpcm.Error), "one family"
+
+
+def test_many_images_come_one_by_one_in_their_order(segmenter, tmp_path):
+    pil = pytest.importorskip("PIL.Image")
+    pil.fromarray(picture(60, 80)).save(tmp_path / "a.png")
+    (tmp_path / "broken.png").write_text("no image")
+    images = [tmp_path / "a.png", tmp_path / "broken.png", picture(), tmp_path / "missing.png", pil.fromarray(picture(50, 40))]
+    told = []
+    many = segmenter.segment_many(images, ["dog"], size=SIZE, errors="yield", progress=lambda *step: told.append(step))
+    results = list(many)
+    sizes = [each.mask.shape for each in results if isinstance(each, vitpcm.Segmentation)]
+    assert sizes == [(60, 80), (90, 120), (50, 40)]
+    assert isinstance(results[1], vitpcm.Error) and "broken.png" in str(results[1])
+    assert isinstance(results[3], FileNotFoundError) and "missing.png" in str(results[3])
+    assert told == [("segmenting", done, 5) for done in range(1, 6)]
+    np.testing.assert_array_equal(results[0].mask, segmenter.segment(tmp_path / "a.png", ["dog"], size=SIZE).mask)
+
+    raising = segmenter.segment_many(images[:3], ["dog"], size=SIZE)
+    assert next(raising).mask.shape == (60, 80)
+    with pytest.raises(vitpcm.Error, match="broken.png"):
+        next(raising)
+    assert next(raising).mask.shape == (90, 120), "the others are not lost"
+    assert list(raising) == []
+
+
+def test_many_images_have_tags_of_their_own_and_are_not_read_all_at_once(segmenter):
+    read = []
+
+    def images():
+        for side in range(40, 50):
+            read.append(side)
+            yield picture(side, side)
+
+    each = [["dog"], None, ["cat", 15]]
+    tags = [result.tags for result in segmenter.segment_many([picture()] * 3, each, size=SIZE)]
+    assert tags == [["dog"], segmenter.classes[1:], ["cat", "person"]]
+    many = segmenter.segment_many(images(), [], size=SIZE)
+    assert next(many).mask.shape == (40, 40) and len(read) <= 4
+    with pytest.raises(ValueError, match="as many as images"):
+        list(segmenter.segment_many(images(), [["dog"]], size=SIZE))
+
+
+def test_objects_are_coco_annotations(segmenter):
+    result = segmenter.segment(picture(), ["dog"], size=SIZE)
+    result.mask[:] = 0
+    result.mask[5:15, 5:15] = result.mask[40:60, 50:80] = 12
+    result.mask[45:50, 60:70] = 0  # a hole
+    small, large = result.annotations()
+    assert (small["area"], large["area"], large["bbox"]) == (100, 550, [50, 40, 30, 20])
+    assert len(large["segmentation"]) == 1, "the hole is part of the outline"
+    assert len(result.annotations(objects="classes")) == 1
+    assert len(result.annotations(min_area=200)) == 1
+    assert result.annotations("rle")[0]["segmentation"]["size"] == [90, 120]
+
+
+def test_training_tells_how_far_it_is_and_what_it_made(scenes, tmp_path, caplog, capfd):
+    caplog.set_level(logging.INFO, "vitpcm")
+    told = []
+    threads = set()
+
+    def progress(stage, done, total):
+        told.append((stage, done, total))
+        threads.add(threading.current_thread())
+
+    settings = {"schedule.rate": 1e-3, "schedule.effective_batch": 4, "model.grid": 6}
+    options = {"preset": "demo", "device": "cpu", "batch": 4, "settings": settings}
+    run = vitpcm.train(scenes, tmp_path / "run", epochs=2, progress=progress, **options)
+    assert run.model.is_file() and run.report.is_file() and run.failures == []
+    config = (run.folder / "config.toml").read_text()
+    assert "rate = 0.001" in config and "grid = 6" in config and "epochs = 2" in config
+    assert run.classes == vitpcm.Segmenter(run.model).classes[1:] == run.summary["classes"]
+    assert run.verdict == run.summary["verdict"]["sentence"] and run.summary["images"] == 16
+    assert {stage for stage, _, _ in told} == {"training"}
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+    steps = run.summary["steps"]
+    assert told[-1] == ("training", steps, steps) == ("training", 8, 8)
+    assert threads == {threading.current_thread()}
+    assert any("learning" in record.message for record in caplog.records)
+    assert capfd.readouterr() == ("", ""), "nothing is printed unasked"
+
+    longer = vitpcm.train(scenes, tmp_path / "run", epochs=3, resume=True, device="cpu")
+    assert longer.summary["steps"] == 12
+    with pytest.raises(vitpcm.UsageError, match="--resume"):
+        vitpcm.train(scenes, tmp_path / "run", epochs=2, **options)
+
+
+def test_a_callback_that_raises_stops_the_work_which_can_go_on(scenes, tmp_path):
+    class Enough(Exception):
+        pass
+
+    def progress(stage, done, total):
+        if done >= 3:
+            raise Enough(done, total)
+
+    settings = {"schedule.effective_batch": 2}
+    options = {"preset": "demo", "device": "cpu", "epochs": 40, "batch": 2, "settings": settings}
+    with pytest.raises(Enough) as raised:
+        vitpcm.train(scenes, tmp_path / "run", progress=progress, **options)
+    done, total = raised.value.args
+    assert 3 <= done < total == 320
+    assert vitpcm.train(scenes, tmp_path / "run", resume=True, device="cpu").summary["steps"] == 320
+
+
+def test_control_c_stops_training_which_can_go_on(scenes, tmp_path):
+    interrupts = []
+
+    def progress(stage, done, total):
+        if done >= 2 and not interrupts:
+            interrupts.append(threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)))
+            interrupts[0].start()
+
+    before = signal.getsignal(signal.SIGINT)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        vitpcm.train(scenes, tmp_path / "run", preset="demo", epochs=5000, device="cpu", progress=progress)
+    assert time.monotonic() - began < 60
+    assert signal.getsignal(signal.SIGINT) is before
+    assert (tmp_path / "run/last/state.safetensors").is_file()
+    told = []
+    with pytest.raises(ZeroDivisionError):
+        vitpcm.train(
+            scenes, tmp_path / "run", resume=True, device="cpu", progress=lambda *step: (told.append(step), 1 / 0)
+        )
+    assert told[0][1] >= 2 and told[0][2] == 5000, "it goes on where it stopped"
+
+
+def test_masks_are_made_for_a_folder(scenes, tmp_path, capfd):
+    pytest.importorskip("PIL.Image")
+    told = []
+
+    class Enough(Exception):
+        pass
+
+    def once(stage, done, total):
+        raise Enough(stage)
+
+    with pytest.raises(Enough, match="1/2 learning from the tags: training"):
+        vitpcm.masks(scenes, tmp_path / "out", minutes=0.1, device="cpu", formats="png,coco", progress=once)
+    made = vitpcm.masks(
+        scenes, tmp_path / "out", resume=True, device="cpu", formats=["png", "coco"],
+        progress=lambda *step: told.append(step),
+    )
+    assert len(list(made.folder.glob("*.png"))) == 16 and (made.folder / "coco").is_dir()
+    assert made.model.is_file() and made.report.is_file() and made.failures == []
+    assert made.classes == made.summary["classes"] and made.agreement is None
+    stages = list(dict.fromkeys(stage for stage, _, _ in told))
+    assert stages[:2] == ["1/2 learning from the tags: training", "2/2 masks: segmenting"]
+    assert ("2/2 masks: segmenting", 16, 16) in told
+    assert capfd.readouterr() == ("", "")
+
+
+def test_threads_are_set_once_a_process(scenes, tmp_path):
+    code = """if True:
+        import sys, vitpcm
+        vitpcm.train(sys.argv[1], sys.argv[2] + "/a", preset="demo", epochs=1, threads=1, device="cpu")
+        vitpcm.train(sys.argv[1], sys.argv[2] + "/b", preset="demo", epochs=1, threads=1, device="cpu")
+        try:
+            vitpcm.train(sys.argv[1], sys.argv[2] + "/c", preset="demo", epochs=1, threads=2, device="cpu")
+        except vitpcm.UsageError as error:
+            print(error)
+    """
+    said = subprocess.run([sys.executable, "-c", code, scenes, tmp_path], capture_output=True, text=True, check=True)
+    assert said.stdout == "--threads 2: this process computes with 1 threads since its first command\n"
+    assert said.stderr == ""
+
+
+def test_the_console_script_is_the_program(tmp_path):
+    version = command("--version")
+    assert (version.returncode, version.stdout) == (0, f"vitpcm {vitpcm.__version__}\n")
+    module = subprocess.run([sys.executable, "-m", "vitpcm", "--version"], capture_output=True, text=True)
+    assert (module.returncode, module.stdout) == (0, version.stdout)
+    for words, code, text in [
+        (["segment", "nowhere.jpg", "--out", tmp_path / "out"], 3, "nowhere.jpg"),
+        (["segment", "--nonsense"], 2, "--nonsense"),
+        (["train", "--data", "nowhere", "--out", "run"], 2, "nowhere"),
+    ]:
+        done = command(*words, cwd=tmp_path)
+        assert done.returncode == code and text in done.stderr, done
+
+
+def test_control_c_ends_the_console_script(scenes, tmp_path):
+    program = Path(sys.executable).with_name("vitpcm")
+    words = ["train", "--data", scenes, "--out", tmp_path / "run", "--preset=demo", "--epochs=5000", "--device=cpu"]
+    with subprocess.Popen([program, *words], stderr=subprocess.PIPE, text=True) as child:
+        for _ in range(600):
+            if (tmp_path / "run/metrics.csv").is_file():
+                break
+            time.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+    assert child.returncode == 130 and "state saved" in said, said
+
+
+@pytest.mark.parametrize("as_polygons", [False, True])
+def test_cvat_gets_masks_or_polygons(segmenter, as_polygons):
+    pil = pytest.importorskip("PIL.Image")
+    cvataa = pytest.importorskip("cvat_sdk.auto_annotation")
+    from cvat_sdk.auto_annotation.driver import _AnnotationMapper, _DetectionFunctionContextImpl
+    from cvat_sdk.masks import decode_mask
+    from cvat_sdk import models
+
+    import vitpcm.cvat
+
+    function = vitpcm.cvat.create(size=SIZE, device="cpu")
+    assert isinstance(function.spec, cvataa.DetectionFunctionSpec)
+    assert [label.name for label in function.spec.labels] == segmenter.classes[1:]
+    # What CVAT's driver does with it, on a task that knows three of the labels.
+    labels = [models.Label(name=name, id=i, attributes=[], sublabels=[], type="any") for i, name in enumerate(["dog", "cat", "car"], 100)]
+    mapper = _AnnotationMapper(
+        logging.getLogger("cvat"), function.spec.labels, labels, allow_unmatched_labels=True, conv_mask_to_poly=as_polygons
+    )
+    # Every class counts as found, so that there is something to see.
+    context = _DetectionFunctionContextImpl(frame_name="a.png", conf_threshold=0.0, conv_mask_to_poly=as_polygons)
+    image = pil.fromarray(picture())
+    shapes = function.detect(context, image)
+    result = segmenter.segment(image, threshold=0.0, size=SIZE)
+    assert shapes and {shape.label_id for shape in shapes} == set(np.unique(result.mask)) - {0}
+    if as_polygons:
+        assert {shape.type.value for shape in shapes} == {"polygon"}
+        assert all(len(shape.points) >= 6 and len(shape.points) % 2 == 0 for shape in shapes)
+    else:
+        drawn = np.zeros_like(result.mask)
+        for shape in shapes:
+            drawn[decode_mask(shape.points, image_width=120, image_height=90)] = shape.label_id
+        np.testing.assert_array_equal(drawn, result.mask)
+        whole = vitpcm.cvat.create(size=SIZE, device="cpu", objects="classes").detect(context, image)
+        assert len(whole) == len({shape.label_id for shape in shapes})
+    known = [shape for shape in shapes if result.classes[shape.label_id] in {"dog", "cat", "car"}]
+    tags, mapped = mapper.validate_and_remap(shapes, 7)
+    assert tags == [] and len(mapped) == len(known)
+    assert all(shape.frame == 7 and shape.label_id >= 100 for shape in mapped)
+    nothing = _DetectionFunctionContextImpl(frame_name="a.png", conf_threshold=1.0)
+    assert function.detect(nothing, image) == []
 
 
 def test_other_threads_go_on_meanwhile(segmenter):

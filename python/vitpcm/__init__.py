@@ -1,4 +1,4 @@
-"""Pixel masks from image tags: ViT-PCM's network and a dense CRF over NumPy arrays.
+"""Pixel masks from image tags: ViT-PCM's network, a dense CRF, and the commands `masks` and `train`.
 
 >>> import numpy as np, vitpcm
 >>> segmenter = vitpcm.Segmenter()                        # the model that comes with the package
@@ -7,6 +7,24 @@
 (60, 80)
 """
 
-from ._native import Crf, Error, Segmentation, Segmenter, __version__, evaluate, refine
+from ._errors import Error, MissingFileError, UsageError, WrongTypeError
+from ._jobs import MasksResult, TrainResult, masks, train
+from ._native import Crf, Segmentation, Segmentations, Segmenter, __version__, evaluate, refine
 
-__all__ = ["Crf", "Error", "Segmentation", "Segmenter", "__version__", "evaluate", "refine"]
+__all__ = [
+    "Crf",
+    "Error",
+    "MasksResult",
+    "MissingFileError",
+    "Segmentation",
+    "Segmentations",
+    "Segmenter",
+    "TrainResult",
+    "UsageError",
+    "WrongTypeError",
+    "__version__",
+    "evaluate",
+    "masks",
+    "refine",
+    "train",
+]

@@ -1,7 +1,7 @@
 //! `vitpcm completions SHELL`: prints a completion script.
 
 use crate::outcome::Outcome;
-use crate::output;
+use crate::session::Session;
 use clap::Command;
 use clap_complete::Shell;
 
@@ -20,9 +20,9 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn completions(args: &Args, mut command: Command) -> anyhow::Result<Outcome> {
+pub(crate) fn completions(args: &Args, mut command: Command, session: &Session) -> anyhow::Result<Outcome> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "vitpcm", &mut script);
-    output::result(&String::from_utf8(script)?)?;
+    session.messages.result(&String::from_utf8(script)?)?;
     Ok(Outcome::Done)
 }

@@ -4,7 +4,6 @@ use crate::counting::counted;
 use crate::invocation::shell_line;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
-use crate::output;
 use crate::printable;
 use crate::session::Session;
 use crate::table::{Table, grouped};
@@ -115,7 +114,7 @@ pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     bar.finish_and_clear();
     let listed = if args.all_problems { usize::MAX } else { LISTED_PROBLEMS };
     let text = text(&inspection, options.input, listed).context("table")?;
-    output::json_or_text(args.json.as_deref(), &inspection, &text)?;
+    session.messages.json_or_text(args.json.as_deref(), &inspection, &text)?;
     dataset.check_tagged()?;
     Ok(Outcome::Done)
 }

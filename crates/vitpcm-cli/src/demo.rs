@@ -45,7 +45,7 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     if let Some(folder) = &args.data_only {
         draw(&scenes, folder)?;
         let folder = folder.display();
-        output::result(&format!(
+        messages.result(&format!(
             "{} tagged images are in {folder}; try\n  vitpcm data inspect {folder}\n  vitpcm train --data {folder} --out run --preset demo\n",
             NUM_TRAIN + NUM_HELD_OUT
         ))?;
@@ -85,7 +85,7 @@ pub(crate) fn demo(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
     messages.note("4/4 writing the report");
     let path = args.out.join("report.html");
     output::write_file(&path, report.html(&session.invocation).as_bytes())?;
-    output::result(&format!("{}\nthe report is {}\n", report.table(), path.display()))?;
+    messages.result(&format!("{}\nthe report is {}\n", report.table(), path.display()))?;
     Ok(Outcome::Done)
 }
 

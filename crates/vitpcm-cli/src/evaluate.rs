@@ -113,7 +113,7 @@ pub(crate) fn evaluate(args: &Args, session: &Session) -> anyhow::Result<Outcome
         classes: classes.names(),
         confusion: confusion_rows(&matrix),
     };
-    output::json_or_text(args.json.as_deref(), &report, &text(&report))?;
+    messages.json_or_text(args.json.as_deref(), &report, &text(&report))?;
     if let Some(path) = &args.picture {
         output::write_file(path, confusion_svg(&matrix, &classes).as_bytes())?;
     }

@@ -3,7 +3,6 @@
 use crate::class_names;
 use crate::counting::counted;
 use crate::folder_record::{self, FolderRecord, Settings};
-use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports, Pass, format_parser};
 use crate::outcome::{Outcome, usage};
 use crate::output;
@@ -93,7 +92,7 @@ pub(crate) fn export(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let run = ("export", Settings::new());
     let results = ResultsFolder::open(&args.out, record, Start::Fresh, run, session.ranks)?;
     let exports = MaskExports { formats, args: &args.export, classes, out: &results, limits };
-    let interrupt = Interrupt::listen();
+    let interrupt = session.interrupt();
     let pass = exports.write(&images, messages, Some(&interrupt))?;
     results.say_what_was_edited(messages);
     let Pass::Whole { num_failed } = pass else {

@@ -49,11 +49,13 @@ impl Contest {
         let mut heads = Vec::new();
         let descent = DescentConfig { seed: session.seed, ..DescentConfig::default() };
         for from in &features {
+            session.check_stop()?;
             heads.extend(choice.fit_heads(from.source, &from.patches, &RULES, &descent)?);
             bar.inc(1);
         }
         let agreed = agreement(&heads, tagged)?;
         for from in &features {
+            session.check_stop()?;
             heads.push(choice.fit_agreed(from.source, &from.patches, &agreed)?);
         }
         bar.finish_and_clear();
@@ -145,6 +147,7 @@ fn frozen_features(
     let bar = session.messages.progress_bar(images.len(), "frozen features");
     let fetch = |index: usize| {
         bar.inc(1);
+        session.check_stop()?;
         Ok::<_, anyhow::Error>(read_image(&images[index].path, limits)?)
     };
     let sources = Source::of_depth(config.depth, Tiles::Whole);

@@ -1,6 +1,6 @@
 //! Ctrl-C and SIGTERM. Commands with work to finish or save listen: the first signal asks them to stop at their next
 //! safe point. Without a listener, and at a second signal, the program ends at once. Neither leaves a half-written
-//! file.
+//! file. A command that another program runs in its process leaves signals to it; there that program asks.
 
 use anyhow::Context;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,31 +28,51 @@ pub(crate) fn end_on_signals() -> anyhow::Result<()> {
     .context("listening for Ctrl-C")
 }
 
-/// Whether the user asked to stop. On drop, signals end the program at once again.
-pub struct Interrupt(Arc<AtomicBool>);
+/// Who asks a command to stop.
+#[derive(Clone)]
+pub(crate) enum AskedBy {
+    /// The user, by signals.
+    Signals,
+    /// The program that runs the command in its process, by this flag.
+    Program(Arc<AtomicBool>),
+}
+
+/// Whether a command was asked to stop. On drop, signals end the program at once again.
+pub struct Interrupt {
+    asked: Arc<AtomicBool>,
+    asked_by: AskedBy,
+}
 
 impl Interrupt {
     /// Starts to listen.
-    pub fn listen() -> Interrupt {
-        let asked = Arc::new(AtomicBool::new(false));
-        let flag = asked.clone();
-        on_first(move || flag.store(true, Ordering::SeqCst));
-        Interrupt(asked)
+    pub(crate) fn listen(asked_by: &AskedBy) -> Interrupt {
+        let asked = match asked_by {
+            AskedBy::Program(flag) => flag.clone(),
+            AskedBy::Signals => {
+                let asked = Arc::new(AtomicBool::new(false));
+                let flag = asked.clone();
+                on_first(move || flag.store(true, Ordering::SeqCst));
+                asked
+            }
+        };
+        Interrupt { asked, asked_by: asked_by.clone() }
     }
 
     pub(crate) fn is_asked(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        self.asked.load(Ordering::SeqCst)
     }
 
     /// For work that polls a flag.
     pub(crate) fn flag(&self) -> &AtomicBool {
-        &self.0
+        &self.asked
     }
 }
 
 impl Drop for Interrupt {
     fn drop(&mut self) {
-        set_listener(None);
+        if matches!(self.asked_by, AskedBy::Signals) {
+            set_listener(None);
+        }
     }
 }
 

@@ -19,6 +19,7 @@ mod file_guard;
 mod folder_record;
 pub mod head_contest;
 pub mod image_inputs;
+pub mod in_process;
 mod initial_weights;
 pub mod interrupt;
 pub mod invocation;
@@ -146,6 +147,11 @@ pub fn vitpcm() -> ExitCode {
     program::start(run)
 }
 
+/// The program with this command line, whose first word is its name; the exit code as a number. It takes over signals.
+pub fn vitpcm_with(words: Vec<OsString>) -> u8 {
+    program::exit_code(words, run)
+}
+
 fn run(cli: Cli, invocation: Invocation, ranks: &Ranks) -> anyhow::Result<Outcome> {
     let session = Session::new(&cli.common, invocation, ranks)?;
     let is_shared = matches!(cli.command, Command::Train(_) | Command::Segment(_) | Command::Refine(_));
@@ -161,6 +167,17 @@ pub(crate) fn run_stage(words: &[OsString], session: &Session) -> anyhow::Result
     let matches = Cli::command().try_get_matches_from(words)?;
     let invocation = Invocation::new(words, &Cli::command(), &matches);
     dispatch(Cli::from_arg_matches(&matches)?.command, &session.of_stage(invocation))
+}
+
+/// Runs a command line for the program of this process.
+pub(crate) fn run_in_process(words: &[OsString], program: in_process::Program) -> anyhow::Result<Outcome> {
+    let parsed = Cli::command().try_get_matches_from(words).and_then(|matches| {
+        let invocation = Invocation::new(words, &Cli::command(), &matches);
+        Ok((Cli::from_arg_matches(&matches)?, invocation))
+    });
+    let (cli, invocation) = parsed.map_err(|error| outcome::usage(in_process::without_advice(&error)))?;
+    let session = Session::new(&cli.common, invocation, &Ranks::Single)?.in_process(program);
+    dispatch(cli.command, &session)
 }
 
 fn dispatch(command: Command, session: &Session) -> anyhow::Result<Outcome> {
@@ -181,7 +198,7 @@ fn dispatch(command: Command, session: &Session) -> anyhow::Result<Outcome> {
         Command::Model(ModelCommand::Export(args)) => model_export::export(&args, session),
         Command::Model(ModelCommand::FitTags(args)) => model_fit_tags::fit_tags(&args, session),
         Command::Model(ModelCommand::CheckTags(args)) => model_check_tags::check_tags(&args, session),
-        Command::Completions(args) => completions::completions(&args, Cli::command()),
+        Command::Completions(args) => completions::completions(&args, Cli::command(), session),
         Command::Man(args) => man::man(&args, Cli::command(), session),
     }
 }

@@ -130,7 +130,7 @@ impl<'a> LiveRun<'a> {
     pub(crate) fn new(messages: &'a Messages) -> Self {
         // Where we are, a bar of steps, what the last one gave.
         let style = ProgressStyle::with_template("{prefix}\n{wide_bar} {percent} %\n{msg}");
-        let bar = messages.progress_bar(0, "steps").with_style(style.expect("the template is valid"));
+        let bar = messages.progress_bar(0, "training").with_style(style.expect("the template is valid"));
         LiveRun { messages, bar, num_warnings: 0, num_steps: 0, last_line: Instant::now() }
     }
 
@@ -165,8 +165,8 @@ impl<'a> LiveRun<'a> {
             true => format!("step {}/{}, {}", row.step, self.num_steps, losses(row)),
             false => format!("loss {:.4}", row.losses.total),
         };
+        self.bar.set_position(row.step);
         if !self.bar.is_hidden() {
-            self.bar.set_position(row.step);
             self.bar.set_prefix(format!("{where_we_are}: {speed}{more}"));
             self.bar.set_message(loss);
         } else if self.last_line.elapsed() >= LINE_EVERY {

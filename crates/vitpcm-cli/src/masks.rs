@@ -171,6 +171,7 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
             return Err(usage(anyhow!("{}: {text}", args.out.display())));
         }
         (false, _) => {
+            session.check_stop()?;
             let plan = new_plan(args, &dataset, session)?;
             Progress { job, plan, done: Vec::new(), is_begun: false, some_failed: false }
         }
@@ -199,7 +200,7 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
             seconds: &progress.done,
             agreement,
         };
-        args.json.as_deref().map_or(Ok(()), |path| output::json_or_text(Some(path), &report, ""))
+        args.json.as_deref().map_or(Ok(()), |path| messages.json_or_text(Some(path), &report, ""))
     };
     say_plan(&dataset, &progress.plan, &stages, session);
     dataset.notes().iter().for_each(|note| messages.note(note));
@@ -218,7 +219,8 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         (progress.is_begun, progress.some_failed) = (true, false);
     }
     while let Some(stage) = stages.get(progress.done.len()) {
-        messages.note(format!("{}/{} {}", progress.done.len() + 1, stages.len(), stage.what));
+        session.check_stop()?;
+        messages.stage(progress.done.len() + 1, stages.len(), stage.what);
         let begun = if progress.is_begun { Begun::Before } else { Begun::Now };
         progress.is_begun = true;
         write_progress(&kept, &progress)?;
@@ -264,7 +266,7 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         model.display()
     );
     if args.json.as_deref() != Some(Path::new("-")) {
-        output::result(&text)?;
+        messages.result(&text)?;
     }
     Ok(if progress.some_failed { Outcome::SomeFailed } else { Outcome::Done })
 }

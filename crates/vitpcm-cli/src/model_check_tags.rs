@@ -5,7 +5,6 @@ use crate::embedded_model;
 use crate::model_path;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
-use crate::output;
 use crate::session::Session;
 use crate::tagged_photographs::{Origin, Photograph, PhotographArgs, Photographs};
 use serde::Serialize;
@@ -130,7 +129,7 @@ pub(crate) fn check_tags(args: &Args, session: &Session) -> anyhow::Result<Outco
     figures.other_images_with_a_tag_share =
         percent(figures.other_images_with_a_tag as f64, figures.other_images);
     figures.calibration_error = counts.calibration_error();
-    output::json_or_text(args.json.as_deref(), &figures, &figures.text()?)?;
+    session.messages.json_or_text(args.json.as_deref(), &figures, &figures.text()?)?;
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 

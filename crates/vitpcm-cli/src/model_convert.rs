@@ -1,6 +1,5 @@
 //! `vitpcm model convert`: stores a model or initial weights in less space.
 
-use crate::interrupt::Interrupt;
 use crate::model_path;
 use crate::outcome::{Outcome, usage};
 use crate::session::Session;
@@ -64,7 +63,7 @@ pub(crate) fn convert(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         }
     };
     // Finishes writing after the first signal; a second one ends the program.
-    let _interrupt = Interrupt::listen();
+    let _interrupt = session.interrupt();
     match inspect(&args.file)? {
         FileSummary::Model(_) => Model::from_weight_file(&file, &Device::Cpu)?.save(&args.out, storage)?,
         FileSummary::DeepLab(_) => {

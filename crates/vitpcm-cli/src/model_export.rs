@@ -1,7 +1,6 @@
 //! `vitpcm model export`: a model as ONNX, for other runtimes.
 
 use crate::embedded_model;
-use crate::interrupt::Interrupt;
 use crate::model_path;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
@@ -126,7 +125,7 @@ pub(crate) fn export(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     });
     let bytes = file?.to_bytes();
     // Finishes writing after the first signal; a second one ends the program.
-    let _interrupt = Interrupt::listen();
+    let _interrupt = session.interrupt();
     output::write_file(&args.out, &bytes)?;
     session.messages.note(format!("{}: {:.1} MB", args.out.display(), bytes.len() as f64 / 1e6));
     Ok(Outcome::Done)

@@ -1,7 +1,6 @@
 //! `vitpcm model fit-tags`: adds a tag head to a model, so that objects of unknown classes get no tag.
 
 use crate::embedded_model;
-use crate::interrupt::Interrupt;
 use crate::model_path;
 use crate::outcome::{Outcome, usage};
 use crate::session::Session;
@@ -67,7 +66,7 @@ pub(crate) fn fit_tags(args: &Args, session: &Session) -> anyhow::Result<Outcome
     let origin = format!("fitted on {num_tagged} tagged images and {num_others} of other things");
     model.info.provenance.insert("tag_head".to_owned(), origin);
     // Finishes writing after the first signal; a second one ends the program.
-    let _interrupt = Interrupt::listen();
+    let _interrupt = session.interrupt();
     model.save(&args.out, Storage::F32)?;
     session.messages.note(format!(
         "{}: tags checked by a head that was fitted on {num_tagged} tagged images and {num_others} of other things",

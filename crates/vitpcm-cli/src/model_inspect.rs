@@ -2,7 +2,6 @@
 
 use crate::model_path;
 use crate::outcome::Outcome;
-use crate::output;
 use crate::session::Session;
 use serde::Serialize;
 use std::fmt;
@@ -63,7 +62,7 @@ pub(crate) fn inspect(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         (true, false) => Checksums::Failed,
     };
     let text = format!("{summary}  checksums       {checksums}\n\n");
-    output::json_or_text(args.json.as_deref(), &Inspection { summary, checksums }, &text)?;
+    session.messages.json_or_text(args.json.as_deref(), &Inspection { summary, checksums }, &text)?;
     match damage.into_iter().next() {
         Some(error) => Err(error.into()),
         None => Ok(Outcome::Done),

@@ -3,7 +3,6 @@
 use crate::output::to_stderr;
 use crate::printable;
 use std::io;
-use std::process::ExitCode;
 use std::time::Duration;
 use vitpcm_train::Ranks;
 
@@ -29,6 +28,23 @@ impl std::fmt::Display for UsageError {
 }
 
 impl std::error::Error for UsageError {}
+
+/// A command that keeps nothing ended because the program that runs it asked it to stop.
+#[derive(Debug)]
+pub(crate) struct Stopped;
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("stopped")
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// Whether an error is wrong usage or configuration.
+pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
+    error.is::<UsageError>()
+}
 
 /// Marks an error as wrong usage or configuration (exit code 2). Other errors mean that nothing could be done (exit
 /// code 3).
@@ -68,16 +84,16 @@ pub(crate) fn in_words(kind: io::ErrorKind) -> Option<&'static str> {
 const FIRST_SPEAKS: Duration = Duration::from_secs(1);
 
 /// Prints an error once and returns the exit code. With several ranks, an error ends all of them.
-pub(crate) fn report(result: anyhow::Result<Outcome>, ranks: &Ranks) -> ExitCode {
+pub(crate) fn report(result: anyhow::Result<Outcome>, ranks: &Ranks) -> u8 {
     match result {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::SomeFailed) => ExitCode::from(1),
-        Ok(Outcome::Interrupted) => ExitCode::from(130),
+        Ok(Outcome::Done) => 0,
+        Ok(Outcome::SomeFailed) => 1,
+        Ok(Outcome::Interrupted) => 130,
         Err(error) => {
-            let code = if error.is::<UsageError>() { 2 } else { 3 };
+            let code = if is_usage(&error) { 2 } else { 3 };
             if ranks.size() == 1 {
                 to_stderr(format_args!("error: {}\n", printable::message(&described(&error))));
-                return ExitCode::from(code);
+                return code;
             }
             if !ranks.is_first() {
                 std::thread::sleep(FIRST_SPEAKS);

@@ -1,5 +1,7 @@
-//! Output: results to stdout, messages and progress to stderr. No other file prints, except for the final error.
+//! Output: results to stdout, messages and progress to stderr; or all of it to the program that runs a command in its
+//! process. No other file prints, except for the final error.
 
+use crate::in_process::Said;
 use crate::outcome::usage;
 use crate::printable;
 use anyhow::{Context, anyhow};
@@ -7,12 +9,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
+use std::sync::mpsc::Sender;
 use vitpcm_masks::{FolderLock, FolderLockError, atomic_file};
-
-/// Writes a result to stdout.
-pub(crate) fn result(text: &str) -> anyhow::Result<()> {
-    to_stdout(&printable::lines(text))
-}
 
 /// A closed pipe (`vitpcm … | head`) is no error.
 fn to_stdout(text: &str) -> anyhow::Result<()> {
@@ -26,24 +24,6 @@ fn to_stdout(text: &str) -> anyhow::Result<()> {
 /// Where nobody reads any more (`vitpcm … 2>&1 | head`), the work goes on.
 pub(crate) fn to_stderr(text: std::fmt::Arguments<'_>) {
     let _ = std::io::stderr().lock().write_fmt(text);
-}
-
-/// Writes a result as JSON to a file or, for `-`, to stdout in place of the text.
-pub fn json_or_text(json: Option<&Path>, value: &impl Serialize, text: &str) -> anyhow::Result<()> {
-    let Some(path) = json else { return result(text) };
-    let mut data = serde_json::to_string_pretty(value)?;
-    data.push('\n');
-    if path == Path::new("-") {
-        return to_stdout(&printable::json(&data));
-    }
-    // Devices and pipes are written to directly; only files are replaced atomically.
-    match std::fs::metadata(path) {
-        Ok(known) if !known.is_file() && !known.is_dir() => {
-            std::fs::write(path, data).with_context(|| format!("{}", path.display()))?;
-        }
-        _ => write_file(path, data.as_bytes())?,
-    }
-    result(text)
 }
 
 /// Writes a file atomically.
@@ -74,8 +54,8 @@ pub fn lock_folder(folder: &Path, command: &str) -> anyhow::Result<FolderLock> {
     })
 }
 
-/// Which messages are printed to stderr.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Which messages are printed to stderr, or who gets them instead.
+#[derive(Clone)]
 pub enum Messages {
     /// With `--verbose`: also details for those who know the method.
     Verbose,
@@ -85,37 +65,97 @@ pub enum Messages {
     Failures,
     /// Nothing: another rank prints it.
     None,
+    /// Notes, failures, progress and results, to the program that runs the command in its process.
+    Sent(Sender<Said>),
 }
 
 impl Messages {
+    /// A result: to stdout.
+    pub(crate) fn result(&self, text: &str) -> anyhow::Result<()> {
+        match self {
+            Messages::Sent(program) => said(program, Said::Result(text.to_owned())),
+            _ => return to_stdout(&printable::lines(text)),
+        }
+        Ok(())
+    }
+
+    /// A result as JSON: to a file or, for `-`, to stdout in place of the text.
+    pub fn json_or_text(
+        &self,
+        json: Option<&Path>,
+        value: &impl Serialize,
+        text: &str,
+    ) -> anyhow::Result<()> {
+        let Some(path) = json else { return self.result(text) };
+        let mut data = serde_json::to_string_pretty(value)?;
+        data.push('\n');
+        if path == Path::new("-") {
+            return self.result(&printable::json(&data));
+        }
+        // Devices and pipes are written to directly; only files are replaced atomically.
+        match std::fs::metadata(path) {
+            Ok(known) if !known.is_file() && !known.is_dir() => {
+                std::fs::write(path, data).with_context(|| format!("{}", path.display()))?;
+            }
+            _ => write_file(path, data.as_bytes())?,
+        }
+        self.result(text)
+    }
+
     /// A note.
     pub fn note(&self, text: impl std::fmt::Display) {
-        if self.says_notes() {
-            to_stderr(format_args!("{}\n", printable::message(&text.to_string())));
+        match self {
+            Messages::Verbose | Messages::All => {
+                to_stderr(format_args!("{}\n", printable::message(&text.to_string())));
+            }
+            Messages::Sent(program) => said(program, Said::Note(printable::message(&text.to_string()))),
+            Messages::Failures | Messages::None => {}
         }
     }
 
     pub(crate) fn says_notes(&self) -> bool {
-        matches!(self, Messages::Verbose | Messages::All)
+        matches!(self, Messages::Verbose | Messages::All | Messages::Sent(_))
     }
 
     pub(crate) fn is_verbose(&self) -> bool {
-        *self == Messages::Verbose
+        matches!(self, Messages::Verbose)
     }
 
     /// A failed input.
     pub fn failure(&self, text: impl std::fmt::Display) {
-        if *self != Messages::None {
-            to_stderr(format_args!("error: {}\n", printable::message(&text.to_string())));
+        let text = || printable::message(&text.to_string());
+        match self {
+            Messages::Sent(program) => said(program, Said::Failure(text())),
+            Messages::None => {}
+            _ => to_stderr(format_args!("error: {}\n", text())),
+        }
+    }
+
+    /// The beginning of a stage, one of several.
+    pub(crate) fn stage(&self, number: usize, total: usize, what: &str) {
+        let text = format!("{number}/{total} {what}");
+        self.note(&text);
+        if let Messages::Sent(program) = self {
+            said(program, Said::Stage(text));
         }
     }
 
     /// A progress bar with rate and time left on a terminal; hidden elsewhere and where notes are off.
     pub fn progress_bar(&self, length: usize, what: &'static str) -> ProgressBar {
-        let hidden = !self.says_notes() || !std::io::stderr().is_terminal();
+        let is_printed = matches!(self, Messages::Verbose | Messages::All);
+        let hidden = !is_printed || !std::io::stderr().is_terminal();
         let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let style = "{msg} {wide_bar} {pos}/{len}  {per_sec}  {eta} left";
         let style = ProgressStyle::with_template(style).expect("the template is valid");
-        ProgressBar::with_draw_target(Some(length as u64), target).with_style(style).with_message(what)
+        let bar = ProgressBar::with_draw_target(Some(length as u64), target);
+        if let Messages::Sent(program) = self {
+            said(program, Said::Progress { what, bar: bar.clone() });
+        }
+        bar.with_style(style).with_message(what)
     }
+}
+
+/// A program that no longer listens is no error.
+fn said(program: &Sender<Said>, what: Said) {
+    let _ = program.send(what);
 }

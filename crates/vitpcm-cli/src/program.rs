@@ -10,6 +10,14 @@ use vitpcm_train::Ranks;
 
 /// Parses the command line and runs the command. `main` calls it once and does nothing else.
 pub fn start<P: Parser>(run: impl FnOnce(P, Invocation, &Ranks) -> anyhow::Result<Outcome>) -> ExitCode {
+    ExitCode::from(exit_code(std::env::args_os().collect(), run))
+}
+
+/// The same for these words, as the exit code's number.
+pub(crate) fn exit_code<P: Parser>(
+    typed: Vec<OsString>,
+    run: impl FnOnce(P, Invocation, &Ranks) -> anyhow::Result<Outcome>,
+) -> u8 {
     // First, so that wrong usage is reported once, not by every rank.
     let ranks = match Ranks::start() {
         Ok(ranks) => ranks,
@@ -19,7 +27,6 @@ pub fn start<P: Parser>(run: impl FnOnce(P, Invocation, &Ranks) -> anyhow::Resul
     if let Err(error) = interrupt::end_on_signals() {
         return outcome::report(Err(error), &ranks);
     }
-    let typed: Vec<_> = std::env::args_os().collect();
     let arguments = match config_file::expanded_arguments(&P::command(), typed.clone()) {
         Ok(arguments) => arguments,
         Err(error) => return outcome::report(Err(outcome::usage(error)), &ranks),
@@ -36,7 +43,7 @@ pub fn start<P: Parser>(run: impl FnOnce(P, Invocation, &Ranks) -> anyhow::Resul
             if ranks.is_first() {
                 let _ = with_safe_names::<P>(text, &arguments).print();
             }
-            ExitCode::from(exit_code)
+            exit_code
         }
     }
 }

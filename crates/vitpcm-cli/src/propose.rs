@@ -184,7 +184,7 @@ pub(crate) fn propose(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         let candidates = contest.as_ref().map_or_else(Vec::new, |contest| contest.ranking(names));
         let Coverage { area: given_area, empty: given_empty } = coverage;
         let ranking = Ranking { chosen, images: images.len(), given_area, given_empty, candidates };
-        output::json_or_text(Some(path), &ranking, "")?;
+        messages.json_or_text(Some(path), &ranking, "")?;
     }
     Ok(Outcome::Done)
 }

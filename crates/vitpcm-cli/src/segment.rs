@@ -13,7 +13,6 @@ use crate::crf_options::CrfOptions;
 use crate::embedded_model;
 use crate::folder_record::{self, FolderRecord};
 use crate::image_inputs::{self, Input, TagTable};
-use crate::interrupt::Interrupt;
 use crate::mask_exports::{ExportArgs, Finished, MaskAt, MaskExports};
 use crate::mask_formats::{Format, FormatOptions};
 use crate::mask_place;
@@ -278,7 +277,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
         segmenter.classes(),
         ranks,
     )?;
-    let interrupt = Interrupt::listen();
+    let interrupt = session.interrupt();
     let started = Instant::now();
     let stages =
         Stages { args, segmenter: &segmenter, tags: &tags, results: &results, limits: limits.clone() };
@@ -305,7 +304,7 @@ pub(crate) fn segment(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     if let Some(path) = &args.json {
         let all = tags_of_all(written.tags, &inputs.images, ranks)?;
         if ranks.is_first() {
-            output::json_or_text(Some(path), &all, "")?;
+            messages.json_or_text(Some(path), &all, "")?;
         }
     }
     let seconds = started.elapsed().as_secs_f64();

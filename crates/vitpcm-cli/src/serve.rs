@@ -6,7 +6,6 @@ use crate::interrupt;
 use crate::model_path;
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
-use crate::output;
 use crate::session::Session;
 use std::path::PathBuf;
 use vitpcm::{Segmenter, SegmenterOptions};
@@ -82,7 +81,7 @@ pub(crate) fn serve(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
         ));
     }
     session.messages.note("the viewer is at the address below; Ctrl-C stops it");
-    output::result(&format!("{}\n", server.url()))?;
+    session.messages.result(&format!("{}\n", server.url()))?;
     server.run()?;
     Ok(Outcome::Done)
 }

@@ -1,12 +1,15 @@
 //! Options of every command, and the session they resolve to.
 
 use crate::file_guard;
+use crate::in_process::Program;
+use crate::interrupt::{AskedBy, Interrupt};
 use crate::invocation::Invocation;
 use crate::number_bounds;
-use crate::outcome::usage;
+use crate::outcome::{Stopped, usage};
 use crate::output::Messages;
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use vitpcm::{Device, DeviceName, Precision, suitable_precision, suitable_training_precision};
 use vitpcm_data::ImageLimits;
 use vitpcm_train::Ranks;
@@ -57,6 +60,7 @@ pub struct Session<'a> {
     pub(crate) invocation: Invocation,
     config: Option<PathBuf>,
     pub(crate) role: Role,
+    asked_by: AskedBy,
 }
 
 /// How a command is run.
@@ -72,7 +76,7 @@ impl<'a> Session<'a> {
     /// Resolves the typed options.
     pub fn new(common: &Common, invocation: Invocation, ranks: &'a Ranks) -> anyhow::Result<Self> {
         if let Some(threads) = common.threads {
-            rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
+            use_threads(threads)?;
         }
         if let Some(gigabytes) = common.max_file_gigabytes {
             let bytes = gigabytes.saturating_mul(1 << 30);
@@ -94,12 +98,34 @@ impl<'a> Session<'a> {
             // The file was read before the options were parsed.
             config: common.config.clone(),
             role: Role::Command,
+            asked_by: AskedBy::Signals,
         })
+    }
+
+    /// The same for a command that another program runs in its process.
+    pub(crate) fn in_process(self, program: Program) -> Self {
+        let Program { hears, stop } = program;
+        Session { messages: Messages::Sent(hears), asked_by: AskedBy::Program(stop), ..self }
     }
 
     /// A session for a stage of this command.
     pub(crate) fn of_stage(&self, invocation: Invocation) -> Session<'a> {
-        Session { invocation, role: Role::Stage, config: self.config.clone(), ..*self }
+        let (messages, asked_by) = (self.messages.clone(), self.asked_by.clone());
+        Session { invocation, messages, asked_by, role: Role::Stage, config: self.config.clone(), ..*self }
+    }
+
+    /// Starts to listen to whoever may ask the command to stop.
+    pub fn interrupt(&self) -> Interrupt {
+        Interrupt::listen(&self.asked_by)
+    }
+
+    /// Fails if the program that runs the command asked it to stop: for work that keeps nothing, which signals end with
+    /// the process.
+    pub(crate) fn check_stop(&self) -> anyhow::Result<()> {
+        match &self.asked_by {
+            AskedBy::Program(flag) if flag.load(Ordering::SeqCst) => bail!(Stopped),
+            _ => Ok(()),
+        }
     }
 
     /// Limits on images to decode.
@@ -167,6 +193,17 @@ impl<'a> Session<'a> {
             return Err(usage(anyhow!("--precision int8 is for the CPU (--device cpu)")));
         }
         Ok((device, precision))
+    }
+}
+
+/// A process has one pool of threads, which the first command starts.
+fn use_threads(count: usize) -> anyhow::Result<()> {
+    match rayon::ThreadPoolBuilder::new().num_threads(count).build_global() {
+        Err(_) if rayon::current_num_threads() != count => Err(usage(anyhow!(
+            "--threads {count}: this process computes with {} threads since its first command",
+            rayon::current_num_threads()
+        ))),
+        _ => Ok(()),
     }
 }
 

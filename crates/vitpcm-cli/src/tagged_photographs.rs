@@ -1,7 +1,6 @@
 //! Photographs with known tags: those of a data set, and others that show none of the model's classes.
 
 use crate::image_inputs;
-use crate::interrupt::Interrupt;
 use crate::outcome::{described, usage};
 use crate::session::Session;
 use anyhow::{Context, anyhow, bail};
@@ -83,7 +82,7 @@ impl Photographs {
         session: &Session,
         mut look: impl FnMut(&Photograph, &RgbImage) -> anyhow::Result<()>,
     ) -> anyhow::Result<Option<usize>> {
-        let interrupt = Interrupt::listen();
+        let interrupt = session.interrupt();
         let bar = session.messages.progress_bar(self.list.len(), "photographs");
         let mut num_failed = self.num_failed;
         for photograph in &self.list {

@@ -9,16 +9,16 @@ use crate::counting::images;
 use crate::data_inspect::{Reading, problems_line};
 use crate::file_guard;
 use crate::initial_weights::InitialWeights;
-use crate::interrupt::Interrupt;
 use crate::live_run::{self, Resuming};
 use crate::mask_place;
 use crate::model_path::{self, MODEL_FILE};
 use crate::number_bounds;
 use crate::outcome::{Outcome, usage};
-use crate::output;
 use crate::session::{Role, Session};
 use crate::train_report::{State, TrainReport};
+use crate::verdict::VerdictFigures;
 use anyhow::{anyhow, bail};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::SyncSender;
@@ -81,6 +81,23 @@ pub struct Args {
     /// Change one setting by its dotted key, e.g. `schedule.rate=3e-4`; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Write steps, best epoch, classes and verdict as JSON; `-` prints them
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What `--json` says.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a Path,
+    classes: &'a [String],
+    /// Training images.
+    images: usize,
+    steps: u64,
+    /// Where validation chose one.
+    best_epoch: Option<usize>,
+    best_score: Option<f64>,
+    verdict: VerdictFigures,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -132,7 +149,7 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
     let pseudo_masks = args.pseudo_masks.iter().flat_map(|folder| file_guard::files_below(folder));
     let weights = args.weights.iter().cloned();
     let inputs = dataset.files().map(Path::to_path_buf).chain(pseudo_masks).chain(weights);
-    session.check_outputs(inputs, live_run::files(&args.out))?;
+    session.check_outputs(inputs, live_run::files(&args.out).into_iter().chain(args.json.clone()))?;
     let mut data = training_data(args, &dataset, &config, session.image_limits())?;
     if let Some(folder) = &args.pseudo_masks {
         data = with_pseudo_masks(data, folder, session)?;
@@ -175,7 +192,17 @@ pub fn train_as(args: &Args, localisation: LocalisationKind, session: &Session) 
     }
     if session.ranks.is_first() && session.role == Role::Command {
         let verdict = TrainReport::new(&job, &session.invocation).verdict()?;
-        output::result(&format!("{}{best}\n{}", model.display(), verdict.text()))?;
+        let text = format!("{}{best}\n{}", model.display(), verdict.text());
+        let report = Report {
+            model: &model,
+            classes: &job.data.classes.names()[1..],
+            images: job.data.training.len(),
+            steps: outcome.steps,
+            best_epoch: outcome.best.map(|(epoch, _)| epoch),
+            best_score: outcome.best.map(|(_, score)| score),
+            verdict: verdict.figures(),
+        };
+        session.messages.json_or_text(args.json.as_deref(), &report, &text)?;
     }
     Ok(if num_warnings > 0 { Outcome::SomeFailed } else { Outcome::Done })
 }
@@ -353,7 +380,7 @@ pub(crate) fn run(job: &TrainJob, session: &Session) -> anyhow::Result<(TrainOut
     let report = session.ranks.is_first().then(|| TrainReport::new(job, &session.invocation));
     let mut display = Display::new(&session.messages, &job.data, report);
     let train = |events: &SyncSender<Event>| vitpcm_train::train(job, session.ranks, events, &stop);
-    let outcome = live_run::run(&Interrupt::listen(), &stop, |event| display.show(event), train);
+    let outcome = live_run::run(&session.interrupt(), &stop, |event| display.show(event), train);
     if let Ok(outcome) = &outcome {
         display.write_report(State::Ended(outcome.ending));
     }

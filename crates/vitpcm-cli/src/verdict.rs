@@ -1,5 +1,9 @@
 //! The verdict on a trained model: which classes it recognises in held-out images better than chance, how stable that
-//! was over the epochs, and what to do about the rest. Worded for the terminal and the report.
+//! was over the epochs, and what to do about the rest. Worded for the terminal and the report; `figures` has it for programs.
+
+mod figures;
+
+pub(crate) use figures::VerdictFigures;
 
 use crate::counting::{counted, images};
 use crate::printable;
@@ -447,6 +451,19 @@ mod tests {
             sentence.starts_with("No class can be relied on") && sentence.contains(expected),
             "{sentence}"
         );
+    }
+
+    #[test]
+    fn figures_say_what_the_text_says() {
+        let figures = serde_json::to_value(verdict(36).figures()).unwrap();
+        assert_eq!(figures["measured_on"], "held-out");
+        assert_eq!(figures["images"], 36);
+        let [rust, miner] = [&figures["classes"][0], &figures["classes"][1]];
+        assert_eq!((&rust["class"], &rust["ranked_right"]), (&"rust".into(), &100.0.into()));
+        assert_eq!((&rust["is_recognised"], &miner["is_recognised"]), (&true.into(), &false.into()));
+        assert_eq!((&miner["learned_from"], &miner["measured_on"]), (&14.into(), &12.into()));
+        let none = Verdict::NotMeasured("no images were held out.".into()).figures();
+        assert!(serde_json::to_value(none).unwrap()["measured_on"].is_null());
     }
 
     #[test]

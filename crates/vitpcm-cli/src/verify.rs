@@ -147,7 +147,7 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
         limits: session.image_limits(),
         provenance: provenance(args),
     };
-    let interrupt = Interrupt::listen();
+    let interrupt = session.interrupt();
     let stop = AtomicBool::new(false);
     let (outcome, num_warnings) = train(&job, &session.messages, &interrupt, &stop)?;
     let model = args.out.join(MODEL_FILE);
@@ -156,7 +156,7 @@ pub(crate) fn verify(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     }
     if job.validation.is_empty() {
         session.messages.note("no image to score on has a true mask");
-        output::result(&format!("{}\n", model.display()))?;
+        session.messages.result(&format!("{}\n", model.display()))?;
         return Ok(Outcome::SomeFailed);
     }
     let Some(num_failed) = score(args, &job, outcome.steps, &session.messages, &interrupt)? else {
@@ -393,6 +393,6 @@ fn score(
     };
     let json = serde_json::to_string_pretty(&report)? + "\n";
     output::write_file(&args.out.join("scores.json"), json.as_bytes())?;
-    output::json_or_text(args.json.as_deref(), &report, &text)?;
+    messages.json_or_text(args.json.as_deref(), &report, &text)?;
     Ok(Some(num_failed))
 }

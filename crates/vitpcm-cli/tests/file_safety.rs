@@ -142,7 +142,7 @@ const CASES: [Case; 14] = [
         arguments: &[
             "--data=data", "--preset=demo", "--pseudo-masks=data/masks", "--classes=data/classes.txt",
         ],
-        output_files: &[],
+        output_files: &["--json"],
         output_folders: &["--out"],
         inputs: &["--data", "--weights", "--pseudo-masks", "--classes", "--split-lists"],
         read: &[IMAGE, MASK, "data/tags.csv", "data/classes.txt"],

@@ -3,7 +3,6 @@
 use anyhow::anyhow;
 use std::path::PathBuf;
 use vitpcm::{DeepLabModel, Device, Model, Storage};
-use vitpcm_cli::interrupt::Interrupt;
 use vitpcm_cli::model_path;
 use vitpcm_cli::outcome::{Outcome, usage};
 use vitpcm_cli::session::Session;
@@ -31,7 +30,7 @@ pub(crate) fn average(args: &Args, session: &Session) -> anyhow::Result<Outcome>
     let of_these = |error| usage(anyhow!("{}: {error}", names.join(", ")));
     let origin = ("averaged_from".to_owned(), names.join(" "));
     // Finishes writing after the first signal; a second one ends the program.
-    let _interrupt = Interrupt::listen();
+    let _interrupt = session.interrupt();
     match files.iter().any(DeepLabModel::is_in) {
         true => {
             let read = |file| DeepLabModel::from_weight_file(file, &Device::Cpu);

@@ -9,7 +9,7 @@ use vitpcm_cli::compared_masks::{failure_text, names_of, nothing_to_compare, rea
 use vitpcm_cli::counting;
 use vitpcm_cli::mask_place;
 use vitpcm_cli::outcome::{Outcome, usage};
-use vitpcm_cli::output::{self, Messages};
+use vitpcm_cli::output::Messages;
 use vitpcm_cli::session::Session;
 use vitpcm_cli::table::{Table, grouped, percent};
 use vitpcm_masks::{MaskPairs, mask_files};
@@ -72,7 +72,7 @@ pub(crate) fn foreground(args: &Args, session: &Session) -> anyhow::Result<Outco
         num_masks_of_an_image: args.pred.len(),
         scores: &evaluation.scores,
     };
-    output::json_or_text(args.json.as_deref(), &report, &text(&report))?;
+    messages.json_or_text(args.json.as_deref(), &report, &text(&report))?;
     Ok(if num_failed == 0 { Outcome::Done } else { Outcome::SomeFailed })
 }
 

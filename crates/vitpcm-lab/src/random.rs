@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use vitpcm::{Storage, random_model};
-use vitpcm_cli::interrupt::Interrupt;
 use vitpcm_cli::outcome::{Outcome, usage};
 use vitpcm_cli::session::Session;
 use vitpcm_masks::Classes;
@@ -31,7 +30,7 @@ pub(crate) fn random(args: &Args, session: &Session) -> anyhow::Result<Outcome> 
     let foreground: Vec<&str> = classes.names()[1..].iter().map(String::as_str).collect();
     let model = random_model(&args.backbone, &foreground, session.seed).map_err(usage)?;
     // Finishes writing after the first signal; a second one ends the program.
-    let _interrupt = Interrupt::listen();
+    let _interrupt = session.interrupt();
     model.save(&args.out, Storage::F32)?;
     session.messages.note(format!("{}: an untrained {}", args.out.display(), args.backbone));
     Ok(Outcome::Done)
