@@ -84,18 +84,18 @@ pack() { # TARGET
 }
 
 mkdir -p "$out"
+{
+    git log -1 --format='commit %H'
+    rustc --version
+    cargo-zigbuild --version
+    echo "zig $(python3 -m ziglang version 2>/dev/null || zig version)"
+    sha256sum Cargo.lock
+} >"$out/build.txt"
 rm -f "$out/SHA256SUMS.new"
 for target in "${targets[@]}"; do build "$target"; done
 runnable=$(runnable)
 for target in "${targets[@]}"; do pack "$target"; done
 install -m 755 scripts/install.sh "$out/install.sh"
-{
-    git log -1 --format='commit %H'
-    rustc --version
-    cargo zigbuild --version
-    python3 -m ziglang version 2>/dev/null | sed 's/^/zig /' || zig version | sed 's/^/zig /'
-    sha256sum Cargo.lock
-} >"$out/build.txt"
 (cd "$out" && sha256sum install.sh build.txt) >>"$out/SHA256SUMS.new"
 mv "$out/SHA256SUMS.new" "$out/SHA256SUMS"
 cat "$out/build.txt" "$out/SHA256SUMS"
