@@ -54,13 +54,17 @@ build() { # TARGET
 
 program_of() { echo "$(folder_of "$1")/${1%-cuda}/release/vitpcm"; }
 
-# A program of another processor cannot write its completions here; they are the same for all.
+# A program of another processor may not run here, but its completions and manual pages are the same. cargo's setting for an emulator counts:
+# CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu max -L /usr/aarch64-linux-gnu".
 runnable() {
-    local target
+    local target runner
     for target in "${targets[@]}"; do
-        if "$(program_of "$target")" --version >/dev/null 2>&1; then program_of "$target"; return; fi
+        runner=${target%-cuda}
+        runner=CARGO_TARGET_$(tr a-z- A-Z_ <<<"$runner")_RUNNER
+        runner="${!runner:-} $(program_of "$target")"
+        if $runner --version >/dev/null 2>&1; then echo "$runner"; return; fi
     done
-    echo "none of ${targets[*]} runs on this machine, which writes the manual pages; build its own target too" >&2
+    echo "none of ${targets[*]} runs on this machine, to write the manual pages; build its own target too" >&2
     return 1
 }
 
@@ -72,10 +76,10 @@ pack() { # TARGET
     install -m 755 "$(program_of "$1")" "$folder/vitpcm"
     install -m 644 README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE "$folder/"
     install -m 644 crates/vitpcm/model/MODEL_CARD.md crates/vitpcm/model/NOTICE "$folder/"
-    "$runnable" completions bash >"$folder/completions/vitpcm.bash"
-    "$runnable" completions zsh >"$folder/completions/_vitpcm"
-    "$runnable" completions fish >"$folder/completions/vitpcm.fish"
-    "$runnable" man --out "$folder/man" --quiet
+    "${runnable[@]}" completions bash >"$folder/completions/vitpcm.bash"
+    "${runnable[@]}" completions zsh >"$folder/completions/_vitpcm"
+    "${runnable[@]}" completions fish >"$folder/completions/vitpcm.fish"
+    "${runnable[@]}" man --out "$folder/man" --quiet
     python3 scripts/sbom.py --target "${1%-cuda}" --features "$(features_of "$1")" --licences "$folder/THIRD-PARTY-LICENCES" >"$out/$name.cdx.json"
     install -m 644 "$out/$name.cdx.json" "$folder/vitpcm.cdx.json"
     tar --create --directory "$out/archives" --format=ustar --sort=name --owner=0 --group=0 --numeric-owner \
@@ -93,7 +97,7 @@ mkdir -p "$out"
 } >"$out/build.txt"
 rm -f "$out/SHA256SUMS.new"
 for target in "${targets[@]}"; do build "$target"; done
-runnable=$(runnable)
+read -ra runnable < <(runnable)
 for target in "${targets[@]}"; do pack "$target"; done
 install -m 755 scripts/install.sh "$out/install.sh"
 (cd "$out" && sha256sum install.sh build.txt) >>"$out/SHA256SUMS.new"
