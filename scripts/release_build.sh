@@ -46,8 +46,24 @@ version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Carg
 features_of() { case $1 in *-cuda) echo cuda ;; esac; }
 folder_of() { echo "$out/build/$1"; }
 
+# NVIDIA's libraries are loaded when they are first called, so that the program starts without them: scripts/cuda_loader.py. PTX for
+# compute capability 8.0 serves all newer GPUs. nvcc does not promise the same bytes twice.
+link_cuda_lazily() { # FOLDER
+    local major library
+    command -v nvcc >/dev/null || { echo "the CUDA archive needs nvcc on PATH" >&2; return 1; }
+    major=$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+    mkdir -p "$1"
+    python3 scripts/cuda_loader.py "$major" >"$1/cuda_loader.c"
+    cargo-zigbuild zig cc -- -target "x86_64-linux-gnu.$glibc" -O2 -fPIC -c "$1/cuda_loader.c" -o "$1/cuda_loader.o"
+    # candle names these to the linker; where the toolkit has none, an empty one does.
+    for library in cuda cudart cublas cublasLt curand nvrtc; do printf '!<arch>\n' >"$1/lib$library.a"; done
+    export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-80}
+    RUSTFLAGS="$RUSTFLAGS -L native=$1 -C link-arg=$1/cuda_loader.o"
+}
+
 build() { # TARGET
-    local triple=${1%-cuda}
+    local triple=${1%-cuda} RUSTFLAGS=$RUSTFLAGS
+    case $1 in *-cuda) link_cuda_lazily "$(folder_of "$1")/loader" ;; esac
     cargo zigbuild --release --locked --package vitpcm-cli --bin vitpcm --features "$(features_of "$1")" \
         --target "$triple.$glibc" --target-dir "$(folder_of "$1")"
 }
