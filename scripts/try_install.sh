@@ -79,6 +79,7 @@ installs "the CUDA program" "$release" --cuda
 installs "an update" "$release"
 install_from "$release" || broken "not installed a second time"
 
+: >"$work/server"
 (cd "$release" && exec python3 -m http.server --bind 127.0.0.1 0 >"$work/server" 2>&1) &
 server=$!
 for _ in $(seq 100); do grep -q "port" "$work/server" && break; sleep 0.1; done
