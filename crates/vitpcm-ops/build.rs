@@ -33,6 +33,18 @@ fn main() {
             ),
         }
     }
+    println!("cargo::rustc-env=VITPCM_CUDA_MAJOR={}", major_version(&nvcc));
+}
+
+/// Of the toolkit, which its libraries have in their names: 13 of `Cuda compilation tools, release 13.0, V13.0.88`.
+fn major_version(nvcc: &Path) -> String {
+    let said = Command::new(nvcc).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let major =
+        said.split_once("release ").and_then(|(_, version)| version.split_once('.')).map(|(major, _)| major);
+    major
+        .unwrap_or_else(|| panic!("{} --version says `{said}`; expected a release", nvcc.display()))
+        .to_owned()
 }
 
 fn nvcc() -> PathBuf {

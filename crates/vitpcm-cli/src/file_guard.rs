@@ -1,29 +1,16 @@
 //! Refuses to overwrite inputs: every command that writes lists its inputs and planned outputs, and fails before any
-//! work if a file is both or cannot be written. Files are compared by device and inode, not by path.
+//! work if a file is both or cannot be written. Files are compared by what the file system knows them by, not by path.
 
 use crate::outcome::usage;
 use anyhow::{anyhow, bail};
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use vitpcm_masks::FileIdentity;
 use vitpcm_masks::atomic_file::AtomicFile;
 
-/// Identifies a file after following links, so that hard links, and names that differ in case on file systems that
-/// ignore it, count as the same file.
-#[cfg(unix)]
-type Identity = (u64, u64);
-#[cfg(not(unix))]
-type Identity = PathBuf;
-
-#[cfg(unix)]
-fn identity(path: &Path) -> Option<Identity> {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()))
-}
-
-#[cfg(not(unix))]
-fn identity(path: &Path) -> Option<Identity> {
-    path.canonicalize().ok()
+fn identity(path: &Path) -> Option<FileIdentity> {
+    FileIdentity::of(path).ok()
 }
 
 /// Whether two paths lead to the same existing file.
@@ -45,7 +32,7 @@ pub(crate) fn check(
     inputs: impl IntoIterator<Item = impl AsRef<Path>>,
     outputs: impl IntoIterator<Item = PathBuf>,
 ) -> anyhow::Result<()> {
-    let written: HashMap<Identity, PathBuf> = outputs
+    let written: HashMap<FileIdentity, PathBuf> = outputs
         .into_iter()
         .filter(|path| path != Path::new("-"))
         .filter_map(|path| Some((identity(&path)?, path)))

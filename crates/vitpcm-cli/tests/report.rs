@@ -4,7 +4,10 @@
 mod program;
 mod untrained;
 
-use program::{Folder, signal, wait_until};
+use program::Folder;
+#[cfg(unix)]
+use program::{signal, wait_until};
+#[cfg(unix)]
 use std::path::Path;
 use vitpcm_data::DrawnScenes;
 use vitpcm_masks::Classes;

@@ -68,6 +68,8 @@ fn serve_says_where_it_is_refuses_a_taken_port_and_ends_at_ctrl_c() {
         assert!(asked.success());
         assert_eq!(server.0.wait().unwrap().code(), Some(0));
     }
+    #[cfg(not(unix))]
+    server.0.kill().unwrap();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Atomic file writes: to a temporary file in the same folder, then renamed.
 
-use crate::folder_lock;
+use crate::machine;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -117,7 +117,7 @@ static LAUNCH: LazyLock<String> =
 pub(crate) fn remove_leftovers(folder: &Path) {
     let is_gone = |(process, launch): (u32, &str)| match process == std::process::id() {
         true => !launch.starts_with(LAUNCH.as_str()),
-        false => !folder_lock::is_running(process),
+        false => !machine::is_running(process),
     };
     for entry in walkdir::WalkDir::new(folder).into_iter().flatten() {
         let writer = entry.file_name().to_str().and_then(writer_of);

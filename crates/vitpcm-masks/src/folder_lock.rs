@@ -5,8 +5,12 @@
 //! machine is alive.
 
 use crate::atomic_file;
+use crate::file_identity::{FileIdentity, num_names};
+use crate::machine::{host, is_running};
 use std::fmt::{self, Display, Formatter};
-use std::fs::{self, File, OpenOptions, TryLockError};
+#[cfg(not(windows))]
+use std::fs::TryLockError;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -150,6 +154,7 @@ enum IsLocked {
     ByUs,
     ByAnother,
     /// The file system has no locks.
+    #[cfg_attr(windows, expect(dead_code, reason = "all file systems of Windows have them"))]
     Unknown,
 }
 
@@ -157,22 +162,51 @@ enum IsLocked {
 fn open_and_lock(path: &Path) -> io::Result<(File, IsLocked)> {
     loop {
         check_unshared(path)?;
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        let is_locked = match file.try_lock() {
-            Ok(()) => IsLocked::ByUs,
-            Err(TryLockError::WouldBlock) => IsLocked::ByAnother,
-            Err(TryLockError::Error(_)) => IsLocked::Unknown,
-        };
+        let (file, is_locked) = try_to_lock(path)?;
         if !matches!(is_locked, IsLocked::ByUs) || is_at(&file, path) {
             return Ok((file, is_locked));
         }
     }
 }
 
+#[cfg(not(windows))]
+fn try_to_lock(path: &Path) -> io::Result<(File, IsLocked)> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let is_locked = match file.try_lock() {
+        Ok(()) => IsLocked::ByUs,
+        Err(TryLockError::WouldBlock) => IsLocked::ByAnother,
+        Err(TryLockError::Error(_)) => IsLocked::Unknown,
+    };
+    Ok((file, is_locked))
+}
+
+/// A lock of Windows keeps others from reading who holds it. A file that is open for writing, and not shared for
+/// writing, can be read, and has one writer as long as that lives.
+#[cfg(windows)]
+fn try_to_lock(path: &Path) -> io::Result<(File, IsLocked)> {
+    use std::os::windows::fs::OpenOptionsExt;
+    const FILE_SHARE_READ_AND_DELETE: u32 = 0x1 | 0x4;
+    const ERROR_SHARING_VIOLATION: i32 = 32;
+
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).share_mode(FILE_SHARE_READ_AND_DELETE);
+    match options.open(path) {
+        Ok(file) => Ok((file, IsLocked::ByUs)),
+        Err(error) if error.raw_os_error() == Some(ERROR_SHARING_VIOLATION) => {
+            match File::open(path) {
+                // Its owner has just removed it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => try_to_lock(path),
+                opened => Ok((opened?, IsLocked::ByAnother)),
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Refuses a link: the lock file is written in place, which would overwrite the link's target.
 fn check_unshared(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
-        Ok(about) if !about.is_file() || has_other_names(&about) => {
+        Ok(about) if !about.is_file() || num_names(path).is_ok_and(|num_names| num_names > 1) => {
             Err(io::Error::other("not a lock file of vitpcm but a link or a folder; remove it"))
         }
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -180,26 +214,8 @@ fn check_unshared(path: &Path) -> io::Result<()> {
     }
 }
 
-#[cfg(unix)]
-fn has_other_names(about: &fs::Metadata) -> bool {
-    std::os::unix::fs::MetadataExt::nlink(about) > 1
-}
-
-#[cfg(not(unix))]
-fn has_other_names(_: &fs::Metadata) -> bool {
-    false
-}
-
-#[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let identity = |about: &fs::Metadata| (about.dev(), about.ino());
-    matches!((file.metadata(), fs::metadata(path)), (Ok(ours), Ok(there)) if identity(&ours) == identity(&there))
-}
-
-#[cfg(not(unix))]
-fn is_at(_: &File, path: &Path) -> bool {
-    path.exists()
+    matches!((FileIdentity::of_open(file), FileIdentity::of(path)), (Ok(ours), Ok(there)) if ours == there)
 }
 
 impl Holder {
@@ -230,20 +246,6 @@ fn is_beating(path: &Path, silence: Duration) -> bool {
     let before = beat();
     std::thread::sleep(silence);
     beat() != before
-}
-
-/// Whether a process of this machine is running; true if unknown.
-pub(crate) fn is_running(process: u32) -> bool {
-    let all = Path::new("/proc");
-    !all.join("self").exists() || all.join(process.to_string()).exists()
-}
-
-fn host() -> String {
-    let named =
-        fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| fs::read_to_string("/etc/hostname"));
-    let name = named.ok().or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
-    let name: String = name.trim().chars().filter(|c| !c.is_control()).collect();
-    if name.is_empty() { "this machine".to_string() } else { name }
 }
 
 fn now() -> u64 {

@@ -24,10 +24,12 @@ mod confidence;
 mod confusion_picture;
 mod error;
 mod evaluation;
+mod file_identity;
 mod folder_evaluation;
 mod folder_lock;
 mod label_map;
 mod label_png;
+mod machine;
 mod name_match;
 mod npy;
 pub mod palette;
@@ -44,6 +46,7 @@ pub use components::Components;
 pub use confusion_picture::confusion_svg;
 pub use error::MaskError;
 pub use evaluation::{ClassScores, ConfusionMatrix, Scores};
+pub use file_identity::FileIdentity;
 pub use folder_evaluation::{
     FolderEvaluation, MaskFailure, MaskPair, MaskPairs, NamedMasks, PICTURE_FOLDERS, evaluate_pairs,
     mask_files, score_files,

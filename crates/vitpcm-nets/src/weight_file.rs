@@ -282,14 +282,18 @@ impl WeightFile {
     }
 
     /// Releases an array's mapped pages after copying it, so that loading a model never holds it twice.
+    #[cfg(unix)]
     fn forget_pages_of(&self, entry: &ArrayEntry) {
-        #[cfg(unix)]
         if let (FileBytes::Mapped(map), &Place::File { start, length }) = (&self.bytes, &entry.place) {
             // SAFETY: the map is of a file and never written to, so pages that are needed again are read again. An
             // error affects nothing but memory use.
             drop(unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, length) });
         }
     }
+
+    /// Windows takes pages of a mapped file back by itself when memory is short.
+    #[cfg(not(unix))]
+    fn forget_pages_of(&self, _: &ArrayEntry) {}
 
     fn read_entry(&self, entry: &ArrayEntry) -> Parsed<Vec<f32>> {
         let element_size = entry.element_type.size_in_bytes().ok_or_else(|| {

@@ -6,6 +6,7 @@ use candle_core::{CudaDevice, Device, Result};
 
 /// The GPU with this index, set up for a program that uses a single stream.
 pub fn open_cuda(ordinal: usize) -> Result<Device> {
+    super::libraries::check()?;
     // One stream for all threads: candle's default is one per thread, and our operations may run on any.
     let device = CudaDevice::new_with_stream(ordinal)?;
     // SAFETY: there is only this stream, which keeps everything in order.

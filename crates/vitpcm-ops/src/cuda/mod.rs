@@ -12,6 +12,7 @@ pub(crate) mod elementwise;
 mod gemm;
 mod launch;
 pub(crate) mod layer_norm;
+mod libraries;
 pub(crate) mod linear;
 pub(crate) mod lstm;
 pub(crate) mod max_pool;
