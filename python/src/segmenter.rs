@@ -8,10 +8,11 @@ use image::RgbImage;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArray3};
 use pyo3::prelude::*;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use vitpcm::{
-    CrfParams, Device, DeviceName, Model, RawScores, Refinement, SegmenterOptions, TagMode, UnsureBackground,
-    embedded_model, suitable_precision,
+    CrfParams, Device, DeviceName, Hint, HintReach, ImageFeatures, Model, RawScores, Refinement,
+    SegmentError, SegmenterOptions, TagMode, UnsureBackground, draw_hints, embedded_model,
+    suitable_precision,
 };
 use vitpcm_masks::{Classes, LabelMap, Picture, overlay, write_label_png};
 
@@ -27,6 +28,38 @@ pub(crate) enum Tags {
 pub(crate) enum Tag {
     Name(String),
     Index(usize),
+}
+
+impl Tag {
+    /// The number of the class, background included; `argument` is named in errors.
+    fn index(self, argument: &str, classes: &Classes) -> PyResult<usize> {
+        let (found, said) = match self {
+            Tag::Name(name) => (classes.index_of(&name), name),
+            Tag::Index(index) => (Some(index).filter(|&index| index < classes.len()), index.to_string()),
+        };
+        found.ok_or_else(|| unknown(argument, &said, classes))
+    }
+}
+
+fn unknown(argument: &str, said: &str, classes: &Classes) -> PyErr {
+    let known = classes.names()[1..].join(", ");
+    UsageError::new_err(format!("{argument}: the model does not know `{said}`; it knows {known}"))
+}
+
+/// Where a hint is.
+#[derive(FromPyObject)]
+pub(crate) enum Place {
+    Point((f32, f32)),
+    Line(Vec<(f32, f32)>),
+}
+
+impl Place {
+    fn line(self) -> Vec<(f32, f32)> {
+        match self {
+            Place::Point(point) => vec![point],
+            Place::Line(line) => line,
+        }
+    }
 }
 
 /// Whether the CRF refines a mask.
@@ -63,15 +96,9 @@ impl Mode {
             }
             Some(Tags::Listed(tags)) => tags,
         };
-        let index = |tag: Tag| {
-            let (found, said) = match tag {
-                Tag::Name(name) => (classes.index_of(&name), name),
-                Tag::Index(index) => (Some(index).filter(|&index| index < classes.len()), index.to_string()),
-            };
-            found.filter(|&index| index > 0).ok_or_else(|| {
-                let known = classes.names()[1..].join(", ");
-                UsageError::new_err(format!("tags: the model does not know `{said}`; it knows {known}"))
-            })
+        let index = |tag: Tag| match tag.index("tags", classes)? {
+            0 => Err(unknown("tags", &classes.names()[0], classes)),
+            index => Ok(index),
         };
         Ok(Mode::Given(tags.into_iter().map(index).collect::<PyResult<_>>()?))
     }
@@ -84,6 +111,9 @@ impl Mode {
         }
     }
 }
+
+/// Options, and the model set up for them.
+type SetUp = (SegmenterOptions, vitpcm::Segmenter);
 
 /// A model, ready to segment images.
 ///
@@ -104,7 +134,7 @@ pub(crate) struct Segmenter {
     classes: Arc<Classes>,
     device: Device,
     /// The options of the last call, and what was made for them.
-    last: Mutex<Option<Arc<(SegmenterOptions, vitpcm::Segmenter)>>>,
+    last: Mutex<Option<Arc<SetUp>>>,
 }
 
 #[pymethods]
@@ -245,17 +275,19 @@ impl Segmenter {
         options: &SegmenterOptions,
         refinement: &Refinement,
     ) -> PyResult<Segmentation> {
-        let image = Arc::new(image);
-        let scores = py.detach(|| self.with_options(options.clone())?.1.score(&image));
-        let scores = Arc::new(scores.map_err(raised)?);
-        Segmentation::new(py, image, scores, self.classes.clone(), mode, refinement)
+        let scored = py.detach(|| {
+            let segmenter = self.with_options(options.clone())?;
+            let raw = segmenter.1.score(&image)?;
+            Ok((segmenter, raw))
+        });
+        let (segmenter, raw) = scored.map_err(raised)?;
+        let classes = self.classes.clone();
+        let scored = Arc::new(ScoredImage { image, raw, classes, segmenter, features: OnceLock::new() });
+        Segmentation::new(py, scored, mode, &[], refinement)
     }
 
     /// The model set up for these options; the last ones are kept, as calls usually come in rows.
-    fn with_options(
-        &self,
-        options: SegmenterOptions,
-    ) -> Result<Arc<(SegmenterOptions, vitpcm::Segmenter)>, vitpcm::SegmentError> {
+    fn with_options(&self, options: SegmenterOptions) -> Result<Arc<SetUp>, SegmentError> {
         let mut last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(known) = last.as_ref().filter(|known| known.0 == options) {
             return Ok(known.clone());
@@ -267,12 +299,38 @@ impl Segmenter {
     }
 }
 
-/// The segmentation of one image. with_tags() gives others of the same image without running the network again.
+/// What all segmentations of an image share.
+struct ScoredImage {
+    image: RgbImage,
+    raw: RawScores,
+    classes: Arc<Classes>,
+    segmenter: Arc<SetUp>,
+    /// Made with the first hints.
+    features: OnceLock<ImageFeatures>,
+}
+
+impl ScoredImage {
+    fn segmentation(&self, mode: &Mode, hints: &[Hint]) -> Result<vitpcm::Segmentation, SegmentError> {
+        let segmentation = self.raw.with_tags(mode.tag_mode())?;
+        if hints.is_empty() {
+            return Ok(segmentation);
+        }
+        let features = match self.features.get() {
+            Some(features) => features,
+            None => {
+                let (_, features) = self.segmenter.1.score_with_features(&self.image)?;
+                self.features.get_or_init(|| features)
+            }
+        };
+        segmentation.with_hints(hints, features, &HintReach::default())
+    }
+}
+
+/// The segmentation of one image. with_tags() and with_hints() give others of the same image without running the network again.
 #[pyclass(frozen, module = "vitpcm")]
 pub(crate) struct Segmentation {
-    image: Arc<RgbImage>,
-    raw: Arc<RawScores>,
-    class_list: Arc<Classes>,
+    scored: Arc<ScoredImage>,
+    mode: Mode,
     /// The mask: uint8 of shape (height, width); 0 is the background, others as in classes.
     #[pyo3(get)]
     mask: Py<PyArray2<u8>>,
@@ -293,30 +351,28 @@ pub(crate) struct Segmentation {
 impl Segmentation {
     fn new(
         py: Python<'_>,
-        image: Arc<RgbImage>,
-        raw: Arc<RawScores>,
-        class_list: Arc<Classes>,
+        scored: Arc<ScoredImage>,
         mode: &Mode,
+        hints: &[Hint],
         refinement: &Refinement,
     ) -> PyResult<Self> {
         let made = py.detach(|| {
-            let segmentation = raw.with_tags(mode.tag_mode())?;
+            let segmentation = scored.segmentation(mode, hints)?;
             let (scores, alignment) = (&segmentation.scores_on_grid, segmentation.alignment);
-            let mask = refinement.label_map(scores, &image, alignment, segmentation.image_size)?;
+            let mask = refinement.label_map(scores, &scored.image, alignment, segmentation.image_size)?;
             let confidence = segmentation.scores_on_grid.confidence();
-            Ok((segmentation, mask, confidence))
+            Ok((segmentation, draw_hints(mask, hints), confidence))
         });
         let (segmentation, mask, confidence) = made.map_err(raised)?;
-        let tags = segmentation.tags.iter().map(|&tag| class_list.names()[tag].clone()).collect();
+        let tags = segmentation.tags.iter().map(|&tag| scored.classes.names()[tag].clone()).collect();
         Ok(Segmentation {
-            image,
-            raw,
+            scored,
+            mode: mode.clone(),
             mask: arrays::mask_array(py, mask).unbind(),
             scores: arrays::score_array(py, segmentation.scores_on_grid).unbind(),
             tag_probabilities: segmentation.tag_probabilities.into_pyarray(py).unbind(),
             tags,
             confidence,
-            class_list,
         })
     }
 }
@@ -325,7 +381,7 @@ impl Segmentation {
     /// The mask as it is now: a caller may have changed the array.
     fn label_map(&self, py: Python<'_>) -> PyResult<LabelMap> {
         let mask = arrays::label_map("mask", self.mask.bind(py).as_any())?;
-        let (expected, found) = (self.raw.image_size, mask.size());
+        let (expected, found) = (self.scored.raw.image_size, mask.size());
         match found == expected {
             true => Ok(mask),
             false => Err(UsageError::new_err(format!(
@@ -335,7 +391,7 @@ impl Segmentation {
     }
 
     fn picture(&self, mask: &LabelMap, opacity: f32) -> Picture {
-        overlay(self.image.as_raw(), mask, opacity.clamp(0.0, 1.0))
+        overlay(self.scored.image.as_raw(), mask, opacity.clamp(0.0, 1.0))
     }
 }
 
@@ -344,13 +400,13 @@ impl Segmentation {
     /// The classes that masks show, by their numbers.
     #[getter]
     fn classes(&self) -> Vec<String> {
-        self.class_list.names().to_vec()
+        self.scored.classes.names().to_vec()
     }
 
     /// How scores lie on the image, as refine() takes it: "half-pixel" or "align-corners".
     #[getter]
     fn alignment(&self) -> &'static str {
-        self.raw.alignment.name()
+        self.scored.raw.alignment.name()
     }
 
     /// The same image with other tags or another CRF, from the same run of the network. The arguments are those of segment().
@@ -370,9 +426,36 @@ impl Segmentation {
         crf: CrfChoice,
         fill_unsure: bool,
     ) -> PyResult<Segmentation> {
-        let mode = Mode::new(tags, threshold, &self.class_list)?;
-        let (image, raw, classes) = (self.image.clone(), self.raw.clone(), self.class_list.clone());
-        Segmentation::new(py, image, raw, classes, &mode, &refinement(crf, fill_unsure))
+        let mode = Mode::new(tags, threshold, &self.scored.classes)?;
+        Segmentation::new(py, self.scored.clone(), &mode, &[], &refinement(crf, fill_unsure))
+    }
+
+    /// The same image and tags, corrected: hints say what some pixels show, and what looks alike follows.
+    ///
+    /// hints: pairs of a class, as name or number ("background" is 0), and a place: x and y in pixels from the upper left corner,
+    /// or several such points that a line joins. All hints of an image belong into one call. The other arguments are those of
+    /// segment().
+    ///
+    /// >>> import numpy as np, vitpcm
+    /// >>> result = vitpcm.Segmenter().segment(np.zeros((60, 80, 3), np.uint8), ["dog"], size=224)
+    /// >>> corrected = result.with_hints([("cat", (40, 30)), ("background", [(0, 0), (79, 0)])])
+    /// >>> corrected.tags, corrected.classes[corrected.mask[30, 40]]
+    /// (['cat', 'dog'], 'cat')
+    #[pyo3(signature = (hints, *, crf = CrfChoice::Default(false), fill_unsure = false))]
+    #[pyo3(text_signature = "(self, hints, *, crf=False, fill_unsure=False)")]
+    fn with_hints(
+        &self,
+        py: Python<'_>,
+        hints: Vec<(Tag, Place)>,
+        crf: CrfChoice,
+        fill_unsure: bool,
+    ) -> PyResult<Segmentation> {
+        let classes = &self.scored.classes;
+        let hint = |(class, place): (Tag, Place)| {
+            Ok(Hint { class: class.index("hints", classes)?, line: place.line() })
+        };
+        let hints = hints.into_iter().map(hint).collect::<PyResult<Vec<_>>>()?;
+        Segmentation::new(py, self.scored.clone(), &self.mode, &hints, &refinement(crf, fill_unsure))
     }
 
     /// The mask over its image: uint8 of shape (height, width, 3). opacity: of the classes' colours, 0 to 1.
@@ -417,7 +500,7 @@ impl Segmentation {
     ) -> PyResult<Bound<'py, PyAny>> {
         let mask = self.label_map(py)?;
         let options = annotations::options(shape, objects, polygon_error, min_area)?;
-        let made = py.detach(|| annotations::json(&mask, &self.class_list, &options));
+        let made = py.detach(|| annotations::json(&mask, &self.scored.classes, &options));
         let made = made.map_err(|error| Error::new_err(error.to_string()))?;
         py.import("json")?.call_method1("loads", (made,))?.get_item("annotations")
     }
@@ -425,11 +508,11 @@ impl Segmentation {
     /// What a notebook shows of the result: the mask over its image, and its classes with their colours and areas.
     fn _repr_html_(&self, py: Python<'_>) -> PyResult<String> {
         let mask = self.label_map(py)?;
-        Ok(py.detach(|| notebook::html(self.picture(&mask, 0.5), &mask, self.class_list.names())))
+        Ok(py.detach(|| notebook::html(self.picture(&mask, 0.5), &mask, self.scored.classes.names())))
     }
 
     fn __repr__(&self) -> String {
-        let (width, height) = self.raw.image_size;
+        let (width, height) = self.scored.raw.image_size;
         format!(
             "Segmentation({width} × {height}, tags: {}, confidence {:.2})",
             self.tags.join(", "),

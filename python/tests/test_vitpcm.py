@@ -63,7 +63,7 @@ def scenes(tmp_path_factory):
     "name",
     [
         "vitpcm", "Crf", "Error", "Segmenter", "Segmenter.segment", "Segmenter.segment_many", "Segmentation.annotations",
-        "Segmentation.overlay", "Segmentation.with_tags", "evaluate", "refine",
+        "Segmentation.overlay", "Segmentation.with_hints", "Segmentation.with_tags", "evaluate", "refine",
     ],
 )
 def test_examples_in_the_documentation_run(name):
@@ -97,6 +97,29 @@ def test_other_tags_come_from_the_same_run(segmenter):
     likely = everything.with_tags("predict", threshold=0.0)
     assert likely.tags == everything.tags
     assert everything.with_tags("predict", threshold=1.1).tags == []
+
+
+def test_hints_correct_a_mask_without_another_run(segmenter):
+    plain = segmenter.segment(picture(), ["dog"], size=SIZE)
+    height, width = plain.mask.shape
+    right = [(width - 10.5, 10), (width - 10.5, height - 10)]
+    corrected = plain.with_hints([("cat", right), ("background", (5, 5))])
+    assert corrected.tags == ["cat", "dog"]
+    cat = corrected.classes.index("cat")
+    assert corrected.mask[10:-10, width - 11].tolist() == [cat] * (height - 20)
+    assert corrected.mask[5, 5] == 0
+    # What looks alike follows: more than the line itself.
+    assert (corrected.mask == cat).sum() > 2 * height
+    again = plain.with_hints([(cat, right), (0, (5, 5))])
+    np.testing.assert_array_equal(again.mask, corrected.mask)
+    np.testing.assert_array_equal(plain.with_hints([]).mask, plain.mask)
+    for hints, words in [
+        ([("unicorn", (5, 5))], "hints: the model does not know `unicorn`"),
+        ([("cat", (width, 5))], "expected a point in"),
+        ([("cat", [])], "expected a point in"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            plain.with_hints(hints)
 
 
 def test_scales_and_the_mirror_image_change_the_scores(segmenter):

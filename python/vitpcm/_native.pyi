@@ -20,6 +20,7 @@ __all__ = [
 
 __version__: str
 
+_Point = tuple[float, float]
 _Tags = Union[Literal["predict"], Sequence[Union[str, int]], None]
 _Path = Union[str, "PathLike[str]"]
 
@@ -81,6 +82,14 @@ class Segmentation:
         fill_unsure: bool = False,
     ) -> Segmentation:
         """The same image with other tags or another CRF, from the same run of the network."""
+    def with_hints(
+        self,
+        hints: Sequence[tuple[Union[str, int], Union[_Point, Sequence[_Point]]]],
+        *,
+        crf: Union[bool, Crf] = False,
+        fill_unsure: bool = False,
+    ) -> Segmentation:
+        """The same image and tags, corrected: hints are pairs of a class and a point (x, y) in pixels, or a line of points."""
     def overlay(self, opacity: float = 0.5) -> NDArray[np.uint8]:
         """The mask over its image: (height, width, 3)."""
     def annotations(
