@@ -5,7 +5,7 @@
 #   scripts/python_wheel.sh [OUT]       # default: wheels/
 #
 # Needs Rust, Python 3 with venv, and PyPI; or VITPCM_PYTHON, a Python of a virtual environment that has maturin, ziglang, auditwheel
-# and patchelf. Features by $VITPCM_FEATURES; with `cuda` it links what the machine has, so no such wheel can be made here.
+# and patchelf. For the CPU: a wheel for GPUs links the CUDA libraries of one machine (docs/guide/python.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:-wheels}")
@@ -21,7 +21,7 @@ fi
 mkdir -p "$out"
 # maturin looks for zig as a module of the first python3 of PATH.
 PATH=$(dirname "$python"):$PATH "$python" -m maturin build --manifest-path python/Cargo.toml --release --locked --zig \
-    --compatibility manylinux2014 --target-dir "$target" --out "$out" ${VITPCM_FEATURES:+--features "$VITPCM_FEATURES"}
+    --compatibility manylinux2014 --target-dir "$target" --out "$out"
 wheel=$(ls -t "$out"/vitpcm-*-abi3-manylinux*.whl | head -n 1)
 
 report=$("$python" -m auditwheel show "$wheel")
