@@ -23,14 +23,6 @@ LIBRARIES = [
     ("curand", "libcurand.so.10", 203),  # CURAND_STATUS_INITIALIZATION_FAILED
     ("nvrtc", "libnvrtc.so.{major}", 11),  # NVRTC_ERROR_INTERNAL_ERROR
 ]
-# candle's own kernels that nvcc compiles into the program: what they call, and what registers them at its start (nobody looks at
-# what that returns). vitpcm runs none of them.
-RUNTIME = ("cudart", "libcudart.so.{major}", 3)  # cudaErrorInitializationError
-RUNTIME_FUNCTIONS = """
-    __cudaInitModule __cudaGetKernel __cudaLaunchKernel __cudaPopCallConfiguration __cudaPushCallConfiguration
-    __cudaRegisterFatBinary __cudaRegisterFatBinaryEnd __cudaRegisterFunction __cudaRegisterVar __cudaUnregisterFatBinary
-    cudaFreeAsync cudaFuncSetAttribute cudaGetDevice cudaGetLastError cudaLaunchKernel cudaMallocAsync cudaMemsetAsync
-""".split()
 
 HEAD = r"""
 #include <dlfcn.h>
@@ -100,13 +92,11 @@ def main():
             sys.exit(f"cudarc declares no functions in {folder}")
         for name in names:
             functions.setdefault(name, number)
-    libraries = [*LIBRARIES, RUNTIME]
-    functions.update((name, len(LIBRARIES)) for name in RUNTIME_FUNCTIONS)
     ordered = sorted(functions.items())
     head = HEAD % {
-        "libraries": ", ".join('"%s"' % name.format(major=sys.argv[1]) for _, name, _ in libraries),
-        "missing": "\n".join(f"static int no_{folder}(void) {{ return {error}; }}" for folder, _, error in libraries),
-        "missing_names": ", ".join(f"no_{folder}" for folder, _, _ in libraries),
+        "libraries": ", ".join('"%s"' % name.format(major=sys.argv[1]) for _, name, _ in LIBRARIES),
+        "missing": "\n".join(f"static int no_{folder}(void) {{ return {error}; }}" for folder, _, error in LIBRARIES),
+        "missing_names": ", ".join(f"no_{folder}" for folder, _, _ in LIBRARIES),
     }
     lines = [f"FUNCTION({index}, {name})" for index, (name, _) in enumerate(ordered)]
     table = [f'    {{ "{name}", &slot_{name}, {library} }},' for name, library in ordered]

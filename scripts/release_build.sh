@@ -55,8 +55,11 @@ link_cuda_lazily() { # FOLDER
     mkdir -p "$1"
     python3 scripts/cuda_loader.py "$major" >"$1/cuda_loader.c"
     cargo-zigbuild zig cc -- -target "x86_64-linux-gnu.$glibc" -O2 -fPIC -c "$1/cuda_loader.c" -o "$1/cuda_loader.o"
-    # candle names these to the linker; where the toolkit has none, an empty one does.
-    for library in cuda cudart cublas cublasLt curand nvrtc; do printf '!<arch>\n' >"$1/lib$library.a"; done
+    # candle names these to the linker, which leaves out what it takes nothing from. `moe`, candle's kernels for quantised language models
+    # (35 MB, with the toolkit's runtime), is left out because no code of vitpcm reaches it; the linker would name what does.
+    for library in cuda cudart cublas cublasLt curand nvrtc moe; do
+        cargo-zigbuild zig cc -- -target "x86_64-linux-gnu.$glibc" -shared -o "$1/lib$library.so" -x c /dev/null
+    done
     export CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-80}
     RUSTFLAGS="$RUSTFLAGS -L native=$1 -C link-arg=$1/cuda_loader.o"
 }

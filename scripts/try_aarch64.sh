@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The aarch64 program on an emulated processor: the library tests, which run every NEON and dot-product kernel, and masks of a photograph beside
-# those of x86-64.
+# The aarch64 program on an emulated processor: the library tests, which run every NEON and dot-product kernel, and the mask of a photograph beside
+# that of x86-64.
 #
 #   scripts/try_aarch64.sh tests [CRATE...]     # default: the ones below; minutes to build, minutes to run
 #   scripts/try_aarch64.sh masks RELEASE        # RELEASE: both archives of scripts/release_build.sh; needs Pillow
@@ -25,16 +25,17 @@ tests() {
 }
 
 masks() { # RELEASE
-    local work name precision
+    local name precision
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     for name in "$1"/vitpcm-*-{x86_64,aarch64}-unknown-linux-gnu.tar.gz; do tar -xzf "$name" -C "$work"; done
-    cp reference/nets/photos/*.jpg "$work/"
+    cp reference/nets/photos/chelsea.jpg "$work/"
+    # At 448 pixels, as otherwise, the emulator needs many minutes.
     mv "$work"/vitpcm-*-x86_64-*/vitpcm "$work/vitpcm-x86_64"
     mv "$work"/vitpcm-*-aarch64-*/vitpcm "$work/vitpcm-aarch64"
     for precision in f32 int8; do
-        "$work/vitpcm-x86_64" segment "$work" --out "$work/x86_64-$precision" --precision $precision --quiet >/dev/null
-        "${emulator[@]}" "$work/vitpcm-aarch64" segment "$work" --out "$work/aarch64-$precision" --precision $precision --quiet >/dev/null
+        "$work/vitpcm-x86_64" segment "$work" --out "$work/x86_64-$precision" --size 112 --precision $precision --quiet >/dev/null
+        "${emulator[@]}" "$work/vitpcm-aarch64" segment "$work" --out "$work/aarch64-$precision" --size 112 --precision $precision --quiet >/dev/null
         python3 - "$work/x86_64-$precision" "$work/aarch64-$precision" $precision <<'PYTHON'
 import pathlib, sys
 from PIL import Image
