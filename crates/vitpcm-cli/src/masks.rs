@@ -213,9 +213,9 @@ pub(crate) fn masks(args: &Args, session: &Session) -> anyhow::Result<Outcome> {
 
     output::check_own_folder(&args.out, MARKER)?;
     let _lock = output::lock_folder(&folders.work, "masks")?;
-    // Masks may have been removed since, or failed: the last stage looks again, and does what is missing.
+    // Masks may have been removed since, or failed: the last stage that made some looks again, and does what is missing.
     if progress.done.len() >= stages.len() {
-        progress.done.truncate(stages.len() - 1);
+        progress.done.truncate(stages.iter().rposition(Stage::makes_masks).unwrap_or_default());
         (progress.is_begun, progress.some_failed) = (true, false);
     }
     while let Some(stage) = stages.get(progress.done.len()) {

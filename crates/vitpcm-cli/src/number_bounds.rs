@@ -67,8 +67,10 @@ pub(crate) fn pixel_error(text: &str) -> Parsed<f64> {
 
 /// Number of images sampled from a data set.
 pub fn sample_size(text: &str) -> Parsed<usize> {
-    whole(text, 10..=100_000)
+    whole(text, SAMPLE_SIZES)
 }
+
+pub(crate) const SAMPLE_SIZES: std::ops::RangeInclusive<u64> = 10..=100_000;
 
 /// Corrections of one image.
 pub fn clicks(text: &str) -> Parsed<usize> {

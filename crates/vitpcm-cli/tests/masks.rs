@@ -176,3 +176,45 @@ fn a_job_that_was_stopped_goes_on_to_a_mask_for_every_image() {
         ["evaluate", "--pred=out", "--truth=data/masks", "--classes=data/classes.txt", "--json=scores.json"];
     check(vitpcm(&scored, folder.path()).output().unwrap(), 0);
 }
+
+#[test]
+fn the_masks_of_a_single_round_are_checked_before_the_job_ends() {
+    let folder = scenes(15);
+    let arguments = ["masks", "data", "--out=out", "--minutes=0.1", "--json=said.json"];
+    let mut child: Child = vitpcm(&arguments, folder.path()).stderr(Stdio::null()).spawn().unwrap();
+    let started = Instant::now();
+    while !folder.path().join("out/.masks/round-1/config.toml").exists() {
+        assert!(started.elapsed() < Duration::from_secs(120), "training has not begun");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    child.wait().unwrap();
+    // As if there had been more time: a check, and a head that makes the masks if they look wrong.
+    let kept = folder.path().join("out/.masks/progress.json");
+    let mut progress: serde_json::Value = serde_json::from_slice(&std::fs::read(&kept).unwrap()).unwrap();
+    assert_eq!(progress["plan"]["rounds"].as_array().unwrap().len(), 1);
+    progress["plan"]["after_heads"] = serde_json::json!([]);
+    std::fs::write(&kept, progress.to_string()).unwrap();
+
+    let resumed = [&arguments[..], &["--resume"]].concat();
+    check(vitpcm(&resumed, folder.path()).output().unwrap(), 0);
+    let read = |name: &str| -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(folder.path().join(name)).unwrap()).unwrap()
+    };
+    let by_head = read("out/.masks/ranking.json")["chosen"] != "the given masks";
+    let commands = read("said.json")["commands"].as_array().unwrap().clone();
+    assert_eq!(commands.len(), if by_head { 4 } else { 3 }, "{commands:?}");
+    let model = if by_head { "out/.masks/chosen-masks" } else { "out/.masks/round-1" };
+    let model = folder.path().join(model).join("model.safetensors");
+    assert_eq!(
+        std::fs::read(model).unwrap(),
+        std::fs::read(folder.path().join("out/model.safetensors")).unwrap()
+    );
+
+    // What was removed is made again by the model of the masks that are kept.
+    let mask = folder.path().join("out/scene-0003.png");
+    let before = std::fs::read(&mask).unwrap();
+    std::fs::remove_file(&mask).unwrap();
+    check(vitpcm(&resumed, folder.path()).output().unwrap(), 0);
+    assert_eq!(std::fs::read(&mask).unwrap(), before);
+}

@@ -1,6 +1,7 @@
 //! What `vitpcm masks` is going to do, decided from what the data set is and what the machine can do in the time given.
 //! Pure arithmetic: reading the data and measuring the machine are left to others.
 
+use crate::number_bounds::SAMPLE_SIZES;
 use serde::{Deserialize, Serialize};
 
 /// Steps that the first round of a small folder should take, for as many epochs as this.
@@ -129,7 +130,7 @@ pub(crate) struct Plan {
     pub(crate) rounds: Vec<usize>,
     /// Epochs of the later rounds if linear heads replace the first round's masks, where they differ: two full rounds, since
     /// short ones on small images lose small objects again, and a single full one does no better than the head. Empty
-    /// where there is no time for two: a head makes all masks.
+    /// where there is no time for two: a head makes all masks. `None` after a single round: its masks are not checked.
     pub(crate) after_heads: Option<Vec<usize>>,
     /// Images that linear heads are fitted to where the first round's masks look wrong.
     pub(crate) images_for_heads: usize,
@@ -157,30 +158,44 @@ impl Plan {
         let budget = situation.minutes * 60.0;
         let costs = [Way::FULL, Way::SHORT].map(|way| Costs::new(situation, way));
         // A further round is worth more than larger images and more epochs; a later round takes half as long as the first.
-        for num_rounds in [3, 2, 1] {
+        for num_rounds in [3, 2] {
             for costs in costs {
-                let most = costs.way.most_epochs(situation.num_images);
-                let epochs = costs.way.least_epochs(situation.num_images)..=most;
                 let in_time = |rounds: &Vec<usize>| costs.seconds(rounds) <= budget;
+                let epochs = costs.epochs(situation.num_images);
                 if let Some(rounds) = epochs.rev().map(|first| rounds_of(first, num_rounds)).find(in_time) {
                     let larger = costs.with_large_masks();
-                    let costs =
-                        if num_rounds > 1 && larger.seconds(&rounds) <= budget { larger } else { costs };
+                    let costs = if larger.seconds(&rounds) <= budget { larger } else { costs };
                     let after_heads = after_heads(situation, &costs, &rounds);
                     return costs.plan(rounds, after_heads);
                 }
             }
         }
+        // A round that missed its objects is worth less than a head, and a check less than an epoch only where epochs are few.
+        for check in [Check::Heads, Check::None] {
+            for costs in costs {
+                let mut epochs = costs.epochs(situation.num_images).rev();
+                if let Some(first) = epochs.find(|&first| costs.seconds_of_one(first, check) <= budget) {
+                    return costs.plan_of_one(first, check);
+                }
+            }
+        }
         let costs = Costs::new(situation, Way::SHORTEST);
-        let in_time = |epochs: &usize| costs.seconds(&[*epochs]) <= budget;
+        let in_time = |epochs: &usize| costs.seconds_of_one(*epochs, Check::None) <= budget;
         let epochs = (1..=costs.way.most_epochs(situation.num_images)).rev().find(in_time);
-        costs.plan(vec![epochs.unwrap_or(1)], None)
+        costs.plan_of_one(epochs.unwrap_or(1), Check::None)
     }
+}
+
+/// Whether the masks of a single round are checked, and made by a head where they look wrong.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Check {
+    Heads,
+    None,
 }
 
 /// Epochs of the later rounds if linear heads replace the masks of the first.
 fn after_heads(situation: &Situation, costs: &Costs, rounds: &[usize]) -> Option<Vec<usize>> {
-    let (&first, [_, ..]) = rounds.split_first()? else { return None };
+    let first = *rounds.first()?;
     if costs.way == Way::FULL {
         return None;
     }
@@ -239,8 +254,9 @@ impl Costs {
         let heads = speed.heads_class * (situation.num_classes + 1) as f64;
         let heads_image = speed.heads_image + speed.pass;
         let in_time = ((SHARE_FOR_HEADS * 60.0 * situation.minutes - heads) / heads_image) as usize;
-        let images_for_heads =
-            in_time.clamp(IMAGES_FOR_HEADS[0], IMAGES_FOR_HEADS[1]).min(situation.num_images);
+        let images_for_heads = in_time
+            .clamp(IMAGES_FOR_HEADS[0], IMAGES_FOR_HEADS[1])
+            .min(situation.num_images.max(*SAMPLE_SIZES.start() as usize));
         Costs {
             way,
             final_size: way.size,
@@ -276,13 +292,30 @@ impl Costs {
         training + (later.len() - 1) as f64 * self.masks + self.final_masks
     }
 
-    /// All rounds.
+    /// Several rounds.
     fn seconds(&self, rounds: &[usize]) -> f64 {
-        match rounds {
-            [first] => self.pool + self.training(*first) + self.final_masks,
-            [first, later @ ..] => self.until_chosen(*first) + self.later_seconds(later),
-            [] => 0.0,
-        }
+        let Some((&first, later)) = rounds.split_first() else { return 0.0 };
+        self.until_chosen(first) + self.later_seconds(later)
+    }
+
+    /// One round; with a check, as long as it takes if a head makes the masks again.
+    fn seconds_of_one(&self, epochs: usize, check: Check) -> f64 {
+        let masks = match check {
+            Check::Heads => 2.0 * self.final_masks + self.choosing,
+            Check::None => self.final_masks,
+        };
+        self.pool + self.training(epochs) + masks
+    }
+
+    /// Epochs of a first round.
+    fn epochs(&self, num_images: usize) -> std::ops::RangeInclusive<usize> {
+        self.way.least_epochs(num_images)..=self.way.most_epochs(num_images)
+    }
+
+    fn plan_of_one(&self, epochs: usize, check: Check) -> Plan {
+        let after_heads = (check == Check::Heads).then(Vec::new);
+        let seconds = self.seconds_of_one(epochs, check);
+        Plan { seconds, ..self.plan(vec![epochs], after_heads) }
     }
 
     fn plan(&self, rounds: Vec<usize>, after_heads: Option<Vec<usize>>) -> Plan {
@@ -371,12 +404,21 @@ mod tests {
             assert!(plan(600, minutes, speed).images_for_heads >= 200);
         }
         assert_eq!(plan(50, 60.0, GPU).images_for_heads, 50);
+        assert_eq!(plan(3, 60.0, GPU).images_for_heads, 10, "what --max-images takes");
     }
 
     #[test]
     fn with_little_time_there_is_one_round() {
         let plan = plan(300, 6.0, TWO_CORES);
         assert!(plan.rounds.len() == 1 && plan.seconds <= 360.0, "{plan:?}");
+    }
+
+    #[test]
+    fn one_round_is_checked_where_there_is_time_for_it() {
+        let checked = plan(300, 10.0, TWO_CORES);
+        assert_eq!((checked.rounds.len(), &checked.after_heads), (1, &Some(Vec::new())), "{checked:?}");
+        assert_eq!(checked.later(MasksBy::Network), (Way::SHORT, &[][..]));
+        assert_eq!(checked.later(MasksBy::Heads).1, [0; 0]);
     }
 
     #[test]

@@ -124,6 +124,11 @@ impl Stage {
         crate::run_stage(&words, session)
     }
 
+    /// Whether it runs a model on all images.
+    pub(super) fn makes_masks(&self) -> bool {
+        matches!(self.start, Start::FromResults(_))
+    }
+
     fn can_resume(&self) -> bool {
         match &self.start {
             Start::FromRun(run) => vitpcm_train::has_run(run),
@@ -171,15 +176,25 @@ pub(super) fn of_plan(plan: &Plan, masks: MasksBy, folders: &Folders, formats: &
         masks.words.push("--no-report".into());
         masks
     };
+    let check = |masks: PathBuf| {
+        let mut words = words(["vitpcm", "propose", "--data"]);
+        words.extend([folders.data.clone().into(), "--masks".into(), masks.into()]);
+        words.extend(["--out".into(), folders.learned_from(2).into()]);
+        words.extend(ALL_IMAGES.map(OsString::from));
+        words.extend(["--max-images".into(), plan.images_for_heads.to_string().into()]);
+        words.extend(["--json".into(), folders.ranking().into()]);
+        Stage { what: "checking these masks", words, start: Start::Anew }
+    };
+    let final_masks = |model: &Path| segment("masks", model, plan.final_size, &folders.out, &names.join(","));
     if plan.rounds.len() > 1 {
         stages.push(to_learn_from(1));
-        let mut chosen = words(["vitpcm", "propose", "--data"]);
-        chosen.extend([folders.data.clone().into(), "--masks".into(), folders.masks_of(1).into()]);
-        chosen.extend(["--out".into(), folders.learned_from(2).into()]);
-        chosen.extend(ALL_IMAGES.map(OsString::from));
-        chosen.extend(["--max-images".into(), plan.images_for_heads.to_string().into()]);
-        chosen.extend(["--json".into(), folders.ranking().into()]);
-        stages.push(Stage { what: "checking these masks", words: chosen, start: Start::Anew });
+        stages.push(check(folders.masks_of(1)));
+    } else if plan.after_heads.is_some() {
+        stages.push(final_masks(&folders.model(1)));
+        stages.push(check(folders.out.clone()));
+        if masks == MasksBy::Network {
+            return stages;
+        }
     }
     let (way, later) = plan.later(masks);
     for (round, &epochs) in (2..).zip(later) {
@@ -190,8 +205,7 @@ pub(super) fn of_plan(plan: &Plan, masks: MasksBy, folders: &Folders, formats: &
         learning.words.extend(["--pseudo-masks".into(), folders.learned_from(round).into()]);
         stages.push(learning);
     }
-    let mut masks =
-        segment("masks", &folders.final_model(plan, masks), plan.final_size, &folders.out, &names.join(","));
+    let mut masks = final_masks(&folders.final_model(plan, masks));
     if !later.is_empty() {
         masks.words.extend(["--compare".into(), folders.learned_from(1 + later.len()).into()]);
     }
@@ -294,9 +308,34 @@ mod tests {
     }
 
     #[test]
-    fn one_round_is_two_commands() {
-        let lines = lines(&[20]);
-        assert_eq!(lines.len(), 2);
-        assert!(lines[1].contains("round-1/model.safetensors"), "{}", lines[1]);
+    fn the_masks_of_one_round_are_checked_and_made_again_by_a_better_head() {
+        let [kept, replaced] =
+            [MasksBy::Network, MasksBy::Heads].map(|masks| lines_after(masks, Way::SHORT, &[4], &[]));
+        assert_eq!((kept.len(), replaced.len()), (3, 4));
+        assert_eq!(kept[..], replaced[..3], "what is done by then");
+        assert!(
+            kept[1].contains("round-1/model.safetensors") && kept[1].ends_with("--out out"),
+            "{}",
+            kept[1]
+        );
+        assert!(
+            kept[2]
+                .starts_with("vitpcm propose --data 'my leaves' --masks out --out out/.masks/chosen-masks")
+        );
+        assert!(replaced[3].contains("chosen-masks/model.safetensors") && replaced[3].ends_with("--out out"));
+    }
+
+    #[test]
+    fn without_a_check_one_round_is_two_commands() {
+        let plan = Plan {
+            way: Way::SHORTEST,
+            final_size: 448,
+            rounds: vec![1],
+            after_heads: None,
+            images_for_heads: 200,
+            seconds: 60.0,
+        };
+        let folders = Folders::new(Path::new("a"), Path::new("a"), Path::new("out"));
+        assert_eq!(of_plan(&plan, MasksBy::Network, &folders, &[Format::Png]).len(), 2);
     }
 }
