@@ -90,13 +90,6 @@ pub enum Origin {
     Foreign(String),
 }
 
-impl Origin {
-    /// Whether the masks are those of a head fitted to tags alone.
-    pub fn is_fitted_to_tags(&self) -> bool {
-        matches!(self, Origin::Head { fitted_to: FittedTo::Tags(_), .. })
-    }
-}
-
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -66,7 +66,8 @@ fn an_image_is_sent_once_and_masked_for_any_tags() {
     // A point in the middle of the image corrects it, and has its class whatever the mask's size.
     let (_, features) = segmenter().score_with_features(&picture).unwrap();
     let hint = vitpcm::Hint { class: 2, line: vec![(31.5, 20.0)] };
-    let corrected = segmentation.with_hints(&[hint.clone()], &features, &Default::default()).unwrap();
+    let corrected =
+        segmentation.with_hints(std::slice::from_ref(&hint), &features, &Default::default()).unwrap();
     let corrected = vitpcm::draw_hints(corrected.label_map(), &[hint]);
     assert_eq!(corrected.labels()[20 * 63 + 31], 2);
     let wish = json!({"tags": ["dog", "person"], "hints": [{"class": "person", "line": [[0.5, 0.5]]}]});
