@@ -166,11 +166,12 @@ impl Plan {
                     let larger = costs.with_large_masks();
                     let costs = if larger.seconds(&rounds) <= budget { larger } else { costs };
                     let after_heads = after_heads(situation, &costs, &rounds);
-                    return costs.plan(rounds, after_heads);
+                    let seconds = costs.seconds(&rounds);
+                    return costs.plan(rounds, after_heads, seconds);
                 }
             }
         }
-        // A round that missed its objects is worth less than a head, and a check less than an epoch only where epochs are few.
+        // The check of a single round is worth some of its epochs: a round that missed its objects is worse than a head.
         for check in [Check::Heads, Check::None] {
             for costs in costs {
                 let mut epochs = costs.epochs(situation.num_images).rev();
@@ -314,12 +315,10 @@ impl Costs {
 
     fn plan_of_one(&self, epochs: usize, check: Check) -> Plan {
         let after_heads = (check == Check::Heads).then(Vec::new);
-        let seconds = self.seconds_of_one(epochs, check);
-        Plan { seconds, ..self.plan(vec![epochs], after_heads) }
+        self.plan(vec![epochs], after_heads, self.seconds_of_one(epochs, check))
     }
 
-    fn plan(&self, rounds: Vec<usize>, after_heads: Option<Vec<usize>>) -> Plan {
-        let seconds = self.seconds(&rounds);
+    fn plan(&self, rounds: Vec<usize>, after_heads: Option<Vec<usize>>, seconds: f64) -> Plan {
         let Costs { way, final_size, images_for_heads, .. } = *self;
         Plan { way, final_size, rounds, after_heads, images_for_heads, seconds }
     }
