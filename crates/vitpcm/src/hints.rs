@@ -121,8 +121,8 @@ impl Segmentation {
         };
         let mut counts: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
         for (index, hint) in hints.iter().enumerate() {
-            let pixels = pixels(&hint.line, self.image_size);
-            if pixels.is_empty() {
+            let mut pixels = pixels(&hint.line, self.image_size).peekable();
+            if pixels.peek().is_none() {
                 let problem = format!("hint {}: expected a point in {width} × {height} pixels", index + 1);
                 return Err(SegmentError::BadOptions(problem));
             }
@@ -153,29 +153,24 @@ pub fn draw_hints(mask: LabelMap, hints: &[Hint]) -> LabelMap {
     LabelMap::new(width, height, labels).expect("the size of a mask")
 }
 
-/// The pixels of a point or line that are in the image.
-fn pixels(line: &[(f32, f32)], (width, height): (usize, usize)) -> Vec<(usize, usize)> {
-    let mut pixels = Vec::new();
-    let mut add = |x: f32, y: f32| {
-        let inside = x >= 0.0 && y >= 0.0 && x < width as f32 && y < height as f32;
-        let pixel = (x as usize, y as usize);
-        if inside && pixels.last() != Some(&pixel) {
-            pixels.push(pixel);
-        }
-    };
-    if let &[(x, y)] = line {
-        add(x, y);
-    }
-    for ends in line.windows(2) {
+/// The pixels of a point or line that are in the image. Not kept together: a long line has many.
+fn pixels(line: &[(f32, f32)], (width, height): (usize, usize)) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let point = line.first().copied().filter(|_| line.len() == 1);
+    let places = line.windows(2).flat_map(|ends| {
         let ((x0, y0), (x1, y1)) = (ends[0], ends[1]);
         // One step per pixel; a line far beyond the image is not worth more.
         let steps = (x1 - x0).abs().max((y1 - y0).abs()).ceil().clamp(1.0, 1e5) as usize;
-        for step in 0..=steps {
+        (0..=steps).map(move |step| {
             let share = step as f32 / steps as f32;
-            add(x0 + share * (x1 - x0), y0 + share * (y1 - y0));
-        }
-    }
-    pixels
+            (x0 + share * (x1 - x0), y0 + share * (y1 - y0))
+        })
+    });
+    let mut last = None;
+    point.into_iter().chain(places).filter_map(move |(x, y)| {
+        let inside = x >= 0.0 && y >= 0.0 && x < width as f32 && y < height as f32;
+        let pixel = (x as usize, y as usize);
+        (inside && last.replace(pixel) != Some(pixel)).then_some(pixel)
+    })
 }
 
 /// The covariance of two patches' scores.
