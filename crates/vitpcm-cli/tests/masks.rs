@@ -128,21 +128,23 @@ fn what_cannot_be_done_is_refused_before_any_work() {
     assert_ne!(untagged.status.code(), Some(0));
 }
 
+/// Starts a job in `out`, and stops it by a signal once its first round has begun.
+fn stopped_in_training(arguments: &[&str], folder: &Path) -> Output {
+    let mut child: Child = vitpcm(arguments, folder).stderr(Stdio::piped()).spawn().unwrap();
+    let started = Instant::now();
+    while !folder.join("out/.masks/round-1/config.toml").exists() && child.try_wait().unwrap().is_none() {
+        assert!(started.elapsed() < Duration::from_secs(120), "training has not begun");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    child.wait_with_output().unwrap()
+}
+
 #[test]
 fn a_job_that_was_stopped_goes_on_to_a_mask_for_every_image() {
     let folder = scenes(4);
     let arguments = ["masks", "data", "--out=out", "--minutes=0.1", "--json=said.json"];
-    let mut child: Child = vitpcm(&arguments, folder.path()).stderr(Stdio::piped()).spawn().unwrap();
-    let started = Instant::now();
-    while !folder.path().join("out/.masks/round-1/config.toml").exists()
-        && child.try_wait().unwrap().is_none()
-    {
-        assert!(started.elapsed() < Duration::from_secs(120), "training has not begun");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-    let [_, messages] = check(child.wait_with_output().unwrap(), 130);
+    let [_, messages] = check(stopped_in_training(&arguments, folder.path()), 130);
     assert!(messages.contains("--resume goes on"), "{messages}");
 
     let [_, again] = check(vitpcm(&arguments, folder.path()).output().unwrap(), 2);
@@ -181,14 +183,7 @@ fn a_job_that_was_stopped_goes_on_to_a_mask_for_every_image() {
 fn the_masks_of_a_single_round_are_checked_before_the_job_ends() {
     let folder = scenes(15);
     let arguments = ["masks", "data", "--out=out", "--minutes=0.1", "--json=said.json"];
-    let mut child: Child = vitpcm(&arguments, folder.path()).stderr(Stdio::null()).spawn().unwrap();
-    let started = Instant::now();
-    while !folder.path().join("out/.masks/round-1/config.toml").exists() {
-        assert!(started.elapsed() < Duration::from_secs(120), "training has not begun");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
-    child.wait().unwrap();
+    check(stopped_in_training(&arguments, folder.path()), 130);
     // As if there had been more time: a check, and a head that makes the masks if they look wrong.
     let kept = folder.path().join("out/.masks/progress.json");
     let mut progress: serde_json::Value = serde_json::from_slice(&std::fs::read(&kept).unwrap()).unwrap();
